@@ -42,11 +42,10 @@ from learnloop_service.app.webhooks.frontend import keep_frontend_endpoint
 from learnloop_service.app.webhooks.sender import Sender
 from learnloop_service.app.worker.drive import Driver, LearnLoop
 from learnloop_service.app.worker.evaluations.driver import EvaluationDriver
-from learnloop_service.app.worker.evaluations.jobs import EvaluationJobs
+from learnloop_service.app.worker.evaluations.jobs import EvaluationJobs, RunJobs
 from learnloop_service.app.worker.evaluations.publisher import EvaluationPublisher
 from learnloop_service.app.worker.judge_services import judge_services
 from learnloop_service.app.worker.own_agents import OwnAgents
-from learnloop_service.app.worker.run_jobs import RunJobs
 from learnloop_service.app.worker.runner import Runner
 from learnloop_service.training.loop.learn_loop import learn_loop
 

@@ -99,10 +99,13 @@ def files(api: Json) -> dict[str, str]:
     schemas = api["components"]["schemas"]
     request = api["paths"]["/learn-loop"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     words = set(re.findall(r"[\w.]+", (FOLDER / "start_fields.js").read_text(encoding="utf-8")))
-    fields = json.dumps({name: field for name, field in _fields(request, schemas) if name in words}, indent=2)
+    lines = [
+        f"  {json.dumps(name)}: {json.dumps(field)},\n" for name, field in _fields(request, schemas) if name in words
+    ]
+    fields = f"/** @type {{Record<string, any>}} */\nexport const FIELDS = {{\n{''.join(lines)}}};\n"
     return {
         TYPES: _HEAD + "".join(declared(name, schemas[name]) for name in sorted(reached(schemas, USED))),
-        "api_fields.js": f"{_HEAD}\n/** @type {{Record<string, any>}} */\nexport const FIELDS = {fields};\n",
+        "api_fields.js": f"{_HEAD}\n{fields}",
     }
 
 

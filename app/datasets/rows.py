@@ -5,7 +5,7 @@ A project sees its own versions and those of all projects (`*`), and its own tak
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -64,18 +64,7 @@ async def add(tx: AsyncSession, new: NewVersion) -> DatasetVersion:
 
 
 def _row(new: NewVersion, version: int) -> DatasetVersion:
-    return DatasetVersion(
-        id=str(ULID()),
-        project=new.project,
-        kind=new.kind,
-        name=new.name,
-        version=version,
-        sha256=new.sha256,
-        size=new.size,
-        environment=new.environment,
-        inbox_sha256=new.inbox_sha256,
-        origin=dict(new.origin),
-    )
+    return DatasetVersion(id=str(ULID()), version=version, **asdict(new))
 
 
 async def listed(

@@ -1,6 +1,6 @@
 """What people do with an improvement: pause, resume, cancel, continue."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from learnloop_service.app.domain.improvement_state import (
 )
 from learnloop_service.app.errors import NotAllowed
 from learnloop_service.app.evaluations.store import EvaluationStore
-from learnloop_service.app.improvements.budget import remaining
+from learnloop_service.app.improvements.forecast import remaining
 from learnloop_service.app.improvements.store import (
     NO_JOB,
     ImprovementRecord,
@@ -63,12 +63,11 @@ class Actions:
             for row in record.candidates:
                 if row.state not in IN_PROGRESS:
                     continue
-                if row.error_share is None:
-                    await change_candidate(tx, row, state=CandidateState.PROPOSED)
-                    continue
-                skipped = {"state": CandidateState.SKIPPED, "reason": ended["reason"], "decided_at": func.now()}
-                await change_candidate(tx, row, **skipped)
-                tx.add(_again(row, len(record.candidates)))
+                compared = {"reason": ended["reason"], "decided_at": func.now()} if row.error_share else {}
+                state = CandidateState.SKIPPED if compared else CandidateState.PROPOSED
+                await change_candidate(tx, row, state=state, **compared)
+                if compared:
+                    tx.add(_again(row, len(record.candidates)))
         await self._job(record, "cancel", actor)
 
     async def resume_ended(self, id: str, actor: str, changes: Mapping[str, Json]) -> None:
@@ -78,26 +77,23 @@ class Actions:
         values = {"status": ImprovementStatus.RUNNING, "reason": None, "finished_at": None, "request": request}
         await self.store.change(record, **values)
         if record.improvement.job_id is not None:  # it is paused at its limit
-            await self._job(record, "resume", actor, await remaining(self.store, await self.store.read(id), job=True))
+            await self._job(record, "resume", actor, await remaining(self.store, await self.store.read(id)))
 
-    async def _in(
-        self, id: str, states: set[ImprovementStatus] | frozenset[ImprovementStatus], verb: str
-    ) -> ImprovementRecord:
+    async def _in(self, id: str, states: Container[str], verb: str) -> ImprovementRecord:
         record = await self.store.read(id)
         if record.improvement.status not in states:
             raise NotAllowed(f"Cannot {verb} an improvement that is {record.improvement.status}", _allowed(record))
         return record
 
     async def _job(
-        self, record: ImprovementRecord, verb: str, actor: str, limits: Mapping[str, float | None] | None = None
+        self, record: ImprovementRecord, verb: str, actor: str, limits: Mapping[str, float] | None = None
     ) -> None:
         """Pause, resume or cancel the evaluation or run in progress. One that has ended meanwhile is left alone."""
         improvement = record.improvement
         if improvement.job_id is None:
             return
-        budget = {} if not limits else {"budget": {name: limit for name, limit in limits.items() if limit is not None}}
-        of_run = improvement.job_kind == "run"
-        jobs: Any = self.service.store if of_run else EvaluationStore(self.service.database)
+        budget = {"budget": dict(limits)} if limits else {}
+        jobs: Any = self.service.store if improvement.job_kind == "run" else EvaluationStore(self.service.database)
         try:
             await getattr(jobs, verb)(improvement.job_id, actor, **budget)
         except NotAllowed:
@@ -108,13 +104,8 @@ class Actions:
 def _again(candidate: Candidate, number: int) -> Candidate:
     """Return a candidate to be tried from the beginning, which has passed the screening that the other one passed."""
     same = ("improvement_id", "rung", "author", "why", "prompt", "model", "listed", "only_by_person", "screening_id")
-    training = (candidate.evidence or {}).get("training")
-    return Candidate(
-        **{name: getattr(candidate, name) for name in same},
-        number=number,
-        state=CandidateState.PROPOSED,
-        evidence=None if training is None else {"training": training},
-    )
+    columns = {name: getattr(candidate, name) for name in (*same, "evidence")}
+    return Candidate(**columns, number=number, state=CandidateState.PROPOSED)
 
 
 def _allowed(record: ImprovementRecord) -> list[str]:

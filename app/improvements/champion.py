@@ -1,9 +1,13 @@
-"""The texts of a champion: those of its prompt, and those that its environment has written."""
+"""The texts of a champion, and the tasks of its improvement: what every new prompt is made from and checked against."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from learnloop_service.app.improvements.guard import Quotation, check
+from learnloop_service.app.runs.stored_prompts import require_fit
+from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.environment.base import Environment, Episode, EpisodeWithFields, ReportedEpisode, Scenario
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import (
@@ -16,6 +20,9 @@ from learnloop_service.training.prompt import (
     opening,
     read_prompt,
 )
+
+_SHOWN_TASKS = 3
+"""Training tasks that show which texts differ from task to task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +88,36 @@ def _fits(part: str, template: str, episodes: Sequence[Episode]) -> bool:
         )
     except (InvalidPrompt, KeyError):
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class ImprovementTasks:
+    """What a new prompt is checked against."""
+
+    environment: Environment
+    champion: Champion
+    held_out: Sequence[Scenario]
+    training: Sequence[Scenario]
+    allow: Sequence[str]
+
+    @classmethod
+    def of(
+        cls, environment: Environment, request: ImprovementRequest, prompt: Prompt | None, tools: Sequence[Json] = ()
+    ) -> "ImprovementTasks":
+        """Draw the tasks. `request` has their numbers, `prompt` is the champion's, and `tools` are those of a recorded
+        rollout. Call it in a thread."""
+        validation, test, seed = request.validation or 0, request.test or 0, request.held_out_seed
+        training = environment.scenarios("train", validation, request.seed)
+        held_out = [
+            *environment.scenarios("validation", validation, seed),
+            *(environment.scenarios("test", test, seed) if test else ()),
+        ]
+        champion = champion_of(environment, training[:_SHOWN_TASKS], prompt, tools)
+        return cls(environment, champion, held_out, training, request.allow)
+
+    def quotations(self, prompt: Prompt, rollouts: Mapping[str, Sequence[str]]) -> list[Quotation]:
+        """Return what a prompt quotes of training rollouts, whose texts are given by id. Raises InvalidPrompt if it
+        cannot be tried. Call it in a thread."""
+        require_fit(self.environment, self.training[0], prompt)
+        against: Any = {name: getattr(self, name) for name in ("held_out", "training", "allow")}
+        return check(prompt, self.champion.parts, rollouts=rollouts, **against)

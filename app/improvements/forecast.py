@@ -1,9 +1,10 @@
-"""What trainings will take, before they are paid for: a range, and what it is from.
+"""What trainings will take, before they are paid for: a range, and what it is from; and what the budget has left.
 
 Work is counted in rollouts and demonstrations. What one of them takes is known from earlier runs on the same base, and
 else from the pilot, whose rollouts are those of the same agent on the same machine.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -13,16 +14,22 @@ from sqlalchemy import ColumnElement, case, func, literal, select
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import LedgerEntry, Run
-from learnloop_service.app.domain.improvement_state import Rung
+from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.domain.run_state import RunStatus
-from learnloop_service.app.improvements.amounts import percent
+from learnloop_service.app.improvements.amounts import clock, percent
+from learnloop_service.app.improvements.jobs import learn_loop
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
+from learnloop_service.app.operations.start.run_plan import plan_of, request_with_defaults
+from learnloop_service.app.reports.format import dollars
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.cost import stored_price
 from learnloop_service.app.runs.expected_work import expected_rollouts
-from learnloop_service.app.schemas.improvements import RungForecastOut
+from learnloop_service.app.schemas.improvements import PriceOut, RungForecastOut
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.phases import Phase
 
-_EARLIER, _GUESSED = 3**0.5, 2.0
+EARLIER, _GUESSED = 3**0.5, 2.0
 """Factors by which a price can be below and above what is expected: by earlier runs, when the machine had other work,
 and without any."""
 _TRAINED_TO_EVALUATED = 1.5
@@ -62,7 +69,7 @@ def training(
     """
     environment = request["environment"]["name"]
     alike = [run for run in runs if (run.imitated if rung is Rung.IMITATION else run.trained) is not None]
-    source, spread = f"by {counted(len(alike), 'earlier run')} on this base", _EARLIER
+    source, spread = f"by {counted(len(alike), 'earlier run')} on this base", EARLIER
     if not alike:
         alike = [EarlierRun(environment, None, imitates_only=False)]
         source, spread = "by the pilot's rollouts, without an earlier run on this base", _GUESSED
@@ -160,3 +167,70 @@ def _seconds(request: Mapping[str, Json], pilot: Mapping[str, float], run: Earli
         + rollouts.training * trained
         + _demonstrations(request) * imitated
     )
+
+
+async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung, RungForecastOut]:
+    """Return what imitation and GRPO will take, as far as they were not tried; nothing before the pilot."""
+    improvement, pilot = record.improvement, record.improvement.pilot
+    tried = {row.rung: row.state for row in record.candidates if row.state != CandidateState.PROPOSED}
+    rungs = [rung for rung in (Rung.IMITATION, Rung.GRPO) if rung in improvement.request["rungs"] and rung not in tried]
+    if pilot is None or not rungs or not improvement.facts["trainable"]:
+        return {}
+    demonstrated = improvement.facts["oracle"] or max(1, round(pilot["solved_once"] * pilot["tasks"]))
+    plan = plan_of(learn_loop(record, Rung.GRPO, record.trainable.model), service.settings, improvement.id)
+    base = improvement.request["model"]["base_model"] or service.settings.art_base_model
+    runs = await earlier_runs(service.database, improvement.project, plan.backend, base)
+    per_hour = await stored_price(service.database)
+    imitates = Rung.IMITATION in rungs or tried.get(Rung.IMITATION) in (
+        CandidateState.TRAINING,
+        CandidateState.ACCEPTED,
+    )
+    made = dict[Rung, RungForecastOut]()
+    for rung in rungs:
+        request = learn_loop(record, rung, base, demonstrations={"oracle": demonstrated})
+        whole = await asyncio.to_thread(request_with_defaults, request, service.settings, after_demonstrations=imitates)
+        made[rung] = training(rung, whole, pilot, runs, per_hour)
+    return made
+
+
+def too_dear(
+    record: ImprovementRecord, limits: Mapping[str, float], expected: Mapping[Rung, RungForecastOut]
+) -> Mapping[Rung, str]:
+    """Return the rungs that take more than what is left after the reserve for the test tasks, or whose answers will
+    cost more later than training now, each with the reason."""
+    left, pilot = limits.get("max_minutes"), record.improvement.pilot
+    dearer = _dearer_later(record, expected)
+    if left is None or pilot is None:
+        return dearer
+    answers = record.improvement.request["test"] * (1 + len(record.accepted))
+    left -= answers * pilot["seconds"] / 60
+    return dearer | {
+        rung: f"It takes {clock(price.minutes[0])} to {clock(price.minutes[1])} minutes, "
+        f"and {max(0.0, left):.1f} are left besides the test tasks."
+        for rung, price in expected.items()
+        if price.minutes[0] > left
+    }
+
+
+def _dearer_later(record: ImprovementRecord, expected: Mapping[Rung, RungForecastOut]) -> dict[Rung, str]:
+    """Return why the listed model that passed its screening is not worth the price of its answers, if it is not."""
+    models = (row for row in record.candidates if (row.rung, row.state) == (Rung.MODEL, CandidateState.PROPOSED))
+    screened = (next(models, record.candidates[0]).evidence or {}).get("training", {})
+    later = (record.improvement.request.get("answers") or 0) * (screened.get("usd") or 0)
+    trainings = [price.usd[1] for price in expected.values() if price.usd]
+    if not later or not trainings or later <= min(trainings):
+        return {}
+    answers = record.improvement.request["answers"]
+    training = f"training costs {dollars(min(trainings))} at most"
+    return {Rung.MODEL: f"{answers:,} answers of it would cost {dollars(later)}, and {training}."}
+
+
+async def remaining(store: ImprovementStore, record: ImprovementRecord) -> Mapping[str, float]:
+    """Return what is left of each limit for a new job, or for the one in progress, whose own use does not count. It is
+    at most 0 if a limit was reached."""
+    limits = {name: limit for name, limit in (record.improvement.request.get("budget") or {}).items() if limit}
+    if not limits:
+        return {}
+    used = PriceOut.total(price for id, price in (await store.used(record)).items() if id != record.improvement.job_id)
+    spent = {"max_minutes": used.minutes, "max_usd": used.usd or 0.0, "max_tokens": used.tokens}
+    return {name: limit - spent[name] for name, limit in limits.items()}

@@ -12,7 +12,6 @@ from unicodedata import name, normalize
 
 from learnloop_service.app.improvements.addresses import new_addresses
 from learnloop_service.app.improvements.copied_words import plain, shared_runs, spans, word_count
-from learnloop_service.app.improvements.hidden_characters import hidden_characters
 from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.json_type import Json
 from learnloop_service.judges.injection import TEMPLATE_MARKS
@@ -28,6 +27,26 @@ _CONTROL_TOKEN = re.compile(
     rf"{TEMPLATE_MARKS}|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]"
 )
 """Control tokens of usual templates. Other words in brackets, such as [NAME], are for people to fill in."""
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff\U000f0000-\U0010ffff]"
+)
+"""Control and format characters, those for writing from right to left and for private use, and blank letters: with
+these, a text can say to a model what no person reads in it."""
+_JOINED = "[\u0600-\u1fff\ua000-\uabff\U00010a00-\U00011fff\U0001e900-\U0001e95f]"
+"""Letters of scripts that join them."""
+_EMOJI = "[\xa9\xae\u203c-\u3299\U0001f000-\U0001faff]"
+_NEEDED = re.compile(
+    f"(?<={_JOINED})[\u200c\u200d](?![\u200c\u200d])|(?<![\u200c\u200d])[\u200c\u200d](?={_JOINED})"
+    f"|(?:(?<={_EMOJI})|(?<=\ufe0f))\u200d(?={_EMOJI})|(?:(?<={_EMOJI})|(?<=[#*0-9]))[\ufe0e\ufe0f]"
+    "|(?<=[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]|(?<=[\u1820-\u18aa])[\u180b-\u180d]"
+    # The flags of England, Scotland and Wales are written with invisible letters.
+    "|(?<=\U0001f3f4)\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074"
+    "|\U000e0077\U000e006c\U000e0073)\U000e007f"
+)
+"""Hidden characters where they are needed: Persian and the languages of India join and separate letters with them,
+emoji are put together with them, and Japanese and Mongolian choose forms of their characters."""
 
 
 class CopiesHeldOut(InvalidPrompt):
@@ -85,7 +104,7 @@ def _check_characters(part: str, text: str, before: str) -> None:
     for token in _CONTROL_TOKEN.finditer(normalize("NFKC", text)):
         if token[0] not in normalize("NFKC", before):
             raise InvalidPrompt(part, f"it has {token[0]!r}, a control token of chat templates")
-    for character in hidden_characters(text):
+    for character in _HIDDEN.findall(_NEEDED.sub("", text)):
         if character not in before:
             named = f"U+{ord(character):04X} {name(character, '')}".strip()
             raise InvalidPrompt(part, f"it has the character {named}, which readers cannot see")

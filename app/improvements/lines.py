@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from learnloop_service.app.domain.improvement_state import CandidateState, Rung
+from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.improvements.amounts import clock, duration, percent, price, with_interval
 from learnloop_service.app.reports.format import NONE, dollars
 from learnloop_service.app.schemas.improvements import (
@@ -10,7 +10,9 @@ from learnloop_service.app.schemas.improvements import (
     CandidateOut,
     EvidenceOut,
     ImprovementOut,
+    ImprovementPlan,
     PilotOut,
+    PlannedRungOut,
     RungForecastOut,
 )
 from learnloop_service.environment.wording import counted
@@ -26,6 +28,27 @@ _IN_PROGRESS = {
     CandidateState.MEASURING: "does validation tasks",
     CandidateState.TRAINING: "is trained",
 }
+
+
+def decided(improvement: ImprovementOut) -> list[str]:
+    """Return the lines about what can be shown, what was decided, and what is waited for."""
+    candidates = [
+        candidate_line(row, improvement.target)
+        for row in improvement.tried
+        if row.decided_at is not None or row.state is CandidateState.SKIPPED
+    ]
+    pilot = [pilot_line(improvement.pilot)] if improvement.pilot is not None else []
+    waits = [line("waits", improvement.reason)] if improvement.reason and improvement.status == "running" else []
+    forecasts = [forecast_line(forecast) for forecast in improvement.forecast]
+    first = (f"Improvement {improvement.id}", *improvement.can_show)
+    return [*first, *candidates[:1], *pilot, *forecasts, *candidates[1:], *waits]
+
+
+def ended(improvement: ImprovementOut) -> list[str]:
+    """Return the lines about what came of an improvement that has ended."""
+    reason = None if improvement.status is ImprovementStatus.FAILED else improvement.reason  # the sentence has it
+    lines = (improvement.sentence, reason, price_line(improvement), failures_line(improvement))
+    return [line for line in lines if line is not None]
 
 
 def label(candidate: CandidateOut) -> str:
@@ -80,9 +103,21 @@ def pilot_line(pilot: PilotOut) -> str:
 
 def forecast_line(forecast: RungForecastOut) -> str:
     """Return the line about what a rung will take."""
-    low, high = map(clock, forecast.minutes)
+    return line("forecast", f"{_called(forecast.rung)} {_range(forecast.minutes, forecast)}")
+
+
+def planned(plan: ImprovementPlan) -> list[str]:
+    """Return the lines about what an improvement would do and take."""
+    lines = list(plan.can_show)
+    for rung in plan.rungs:
+        takes = _range(rung.minutes, rung) if rung.minutes else "its time is known after the pilot"
+        lines.append(line(_called(rung.rung), f"skipped: {rung.why_not}" if rung.why_not else takes))
+    return lines
+
+
+def _range(minutes: tuple[float, float], forecast: RungForecastOut | PlannedRungOut) -> str:
     gain = f"; {forecast.gain}" if forecast.gain else ""
-    return line("forecast", f"{_called(forecast.rung)} {low} to {high} ({forecast.source}{gain})")
+    return f"{clock(minutes[0])} to {clock(minutes[1])} ({forecast.source}{gain})"
 
 
 def price_line(improvement: ImprovementOut) -> str:

@@ -5,7 +5,7 @@ from it, long messages are cut, and it is part of a JSON document.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, func, or_, select
@@ -22,12 +22,14 @@ from learnloop_service.app.schemas.failures import FailedRolloutOut, FailurePatt
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.tracing.redaction import Redactor, secrets_of
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.prompt import MAX_BYTES, MAX_PARTS
+from learnloop_service.training.prompt import MAX_BYTES, MAX_PARTS, SYSTEM
 from learnloop_service.training.rollout.histories import transcript
 
 _ROLLOUTS, _SOLVED = 3, 2
 """Maximum number of rollouts of each pattern, and of solved ones."""
 _MESSAGE_BYTES = 3_000
+_INSTRUCTING = ("system", "developer")
+"""Roles of messages with an agent's own texts."""
 _FIRST, _LAST = 8, 32
 """Number of messages at both ends of a long rollout that are in the material."""
 _WITH_PARTS = 20
@@ -55,7 +57,7 @@ async def material(
     failures = await failure_map(database, side, None)
     examples = {pattern.id: _examples(pattern.rollouts) for pattern in failures.patterns}
     rows = await _rows(database, side, [id for of_pattern in examples.values() for id in of_pattern])
-    clean = _Cleaner(Redactor(secrets_of(settings)))
+    clean = _Cleaner(Redactor(secrets_of(settings)), _INSTRUCTING if SYSTEM in champion.parts else ())
     without_parts = len(earlier) - _WITH_PARTS
     return await asyncio.to_thread(
         lambda: {
@@ -89,9 +91,14 @@ async def recorded_tools(database: Database, evaluation_id: str) -> list[Json]:
 
 
 def rollout_texts(material: Mapping[str, Json]) -> dict[str, list[str]]:
-    """Return the texts of the rollouts in the material by id, which the guard looks for in new prompts."""
+    """Return the texts of the rollouts in the material by id, which the guard looks for in new prompts. An agent's own
+    system message is no quotation."""
     rollouts = [*material["solved"], *(rollout for pattern in material["patterns"] for rollout in pattern["rollouts"])]
-    return {rollout["id"]: list(texts_in(rollout)) for rollout in rollouts}
+    texts = dict[str, list[str]]()
+    for rollout in rollouts:
+        said = [message for message in rollout["messages"] if message.get("role") not in _INSTRUCTING]
+        texts[rollout["id"]] = list(texts_in({**rollout, "messages": said}))
+    return texts
 
 
 def _examples(rollouts: Sequence[FailedRolloutOut]) -> list[str]:
@@ -116,8 +123,10 @@ async def _rows(database: Database, side: FailureSide, ids: Sequence[str]) -> di
 class _Cleaner:
     """Makes what rollouts and proposers have written safe to read."""
 
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor, left_out: Container[str]) -> None:
+        """`left_out` are the roles of messages that the champion's parts have already."""
         self._redactor = redactor
+        self._left_out = left_out
 
     def value(self, value: Json) -> Json:
         """Return a JSON value without secrets and orders, its texts cut."""
@@ -129,9 +138,9 @@ class _Cleaner:
         return {**words, "rollouts": [self.rollout(row) for row in rollouts]}
 
     def rollout(self, row: Row[Any]) -> dict[str, Json]:
-        """Return a rollout without its system message, which the champion's parts have."""
+        """Return a rollout."""
         messages = transcript([row.messages, *(history["messages"] for history in row.additional_histories)])
-        shown = [_message(message) for message in messages if message.get("role") not in ("system", "developer")]
+        shown = [_message(message) for message in messages if message.get("role") not in self._left_out]
         if len(shown) > _FIRST + _LAST:
             left_out = {"left_out": f"{len(shown) - _FIRST - _LAST} messages"}
             shown = [*shown[:_FIRST], left_out, *shown[-_LAST:]]

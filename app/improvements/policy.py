@@ -118,11 +118,11 @@ def _begin(rung: Rung, record: ImprovementRecord, outlook: Outlook, of_rung: Seq
         return NextMove("add", rung=rung) if len(of_rung) < len(models) else None
     if of_rung:
         return None
-    reason = _why_not(rung, record) or outlook.too_dear.get(rung)
+    reason = why_not(rung, record) or outlook.too_dear.get(rung)
     return NextMove("add", rung=rung) if reason is None else NextMove("skip", rung=rung, reason=reason)
 
 
-def _why_not(rung: Rung, record: ImprovementRecord) -> str | None:
+def why_not(rung: Rung, record: ImprovementRecord) -> str | None:
     """Return why there is nothing to try on a rung without candidates; None if there is."""
     if rung is Rung.PROMPT:
         return "No prompt was proposed. Give --prompts, or: learnloop improve material"

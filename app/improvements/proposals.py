@@ -5,19 +5,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
-from learnloop_service.app.datasets.documents import save_version
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import IN_PROGRESS, LIVE, CandidateState, Rung
-from learnloop_service.app.domain.stored_request import Choice, PromptReference
+from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import Conflict, InvalidRequest, NotAllowed, TooManyRequests
-from learnloop_service.app.improvements.champion import Champion
+from learnloop_service.app.improvements.champion import Champion, ImprovementTasks
 from learnloop_service.app.improvements.guard import CopiesHeldOut
 from learnloop_service.app.improvements.material import material, recorded_tools, rollout_texts
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
-from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.operations.named import built_environment
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
-from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored
+from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored, save_prompt
 from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
@@ -59,20 +57,20 @@ class Proposals:
                 if isinstance(error, CopiesHeldOut):
                     await self.store.change(record, facts={**facts, _HELD_OUT: facts.get(_HELD_OUT, 0) + 1})
                 raise InvalidRequest(("body", "parts", *([error.part] if error.part else [])), error.why) from error
-        new = prompt_document(record.improvement.project, prompt)
+        sha256 = prompt_document(record.improvement.project, prompt).reference["sha256"]
         for tried in record.candidates:
-            if tried.prompt and tried.prompt["sha256"] == new.reference["sha256"]:
+            if tried.prompt and tried.prompt["sha256"] == sha256:
                 raise Conflict(f"This prompt is that of candidate {tried.number} already, which is {tried.state}.")
         parent = record.champion.prompt or {"sha256": None}
         origin = {"author": actor, "improvement": id, "why": why, "parent": parent["sha256"]}
         name = parent.get("name") or record.improvement.request["environment"]["name"].replace(".", "-")[:63]
-        row = await save_version(self.service.database, new, "prompt", str(name), origin)
+        stored = await save_prompt(self.service.database, record.improvement.project, prompt, str(name), origin)
         return await self.store.add(
             record,
             rung=Rung.PROMPT,
             author=actor,
             why=why,
-            prompt=PromptReference(sha256=row.sha256, name=row.name, version=row.version).model_dump(),
+            prompt=stored.model_dump(),
             model=record.champion.model,
             listed=record.champion.listed,
             only_by_person=bool(quotations),
@@ -92,8 +90,7 @@ class Proposals:
 
     async def _earlier(self, record: ImprovementRecord, candidate: Candidate) -> dict[str, Json]:
         """Return a prompt that was proposed before, with what its proposers can know: nothing of held-out tasks."""
-        reference = None if candidate.prompt is None else PromptReference.model_validate(candidate.prompt)
-        prompt = await read_stored(self.service.database, record.improvement.project, reference)
+        prompt = await read_stored(self.service.database, record.improvement.project, candidate.prompt)
         training = (candidate.evidence or {}).get("training", {})
         is_decided = candidate.state not in (CandidateState.PROPOSED, *IN_PROGRESS)
         return {
@@ -102,8 +99,7 @@ class Proposals:
             "why": candidate.why or None,
             "parts": {} if prompt is None else dict(prompt.parts),
             "training_tasks": training.get("tasks"),
-            "won": training.get("won"),
-            "lost": training.get("lost"),
+            **{name: training.get(name) for name in ("won", "lost")},
             "accepted": candidate.state == CandidateState.ACCEPTED if is_decided else None,
             "reason": proposers_reason(candidate),
         }
@@ -111,18 +107,15 @@ class Proposals:
     @asynccontextmanager
     async def _tasks(self, record: ImprovementRecord) -> AsyncIterator[ImprovementTasks]:
         """Build the environment, and yield what new prompts are checked against."""
-        improvement, reference = record.improvement, record.champion.prompt
+        improvement, settings, database = record.improvement, self.service.settings, self.service.database
         request = ImprovementRequest.model_validate(improvement.request)
-        settings, database = self.service.settings, self.service.database
-        prompt = await read_stored(
-            database, improvement.project, None if reference is None else PromptReference.model_validate(reference)
-        )
+        prompt = await read_stored(database, improvement.project, record.champion.prompt)
         pilot = improvement.pilot
         tools = [] if pilot is None else await recorded_tools(database, pilot["evaluation_id"])
-        choice = Choice(name=request.environment.name, config=request.environment.config)
-        access = EnvironmentAccess(settings)
-        built = await built_environment(database, settings.data_dir, choice, improvement.project, access)
-        with closing(built) as environment:
+        choice, access = Choice(**improvement.request["environment"]), EnvironmentAccess(settings)
+        with closing(
+            await built_environment(database, settings.data_dir, choice, improvement.project, access)
+        ) as environment:
             yield await asyncio.to_thread(ImprovementTasks.of, environment, request, prompt, tools)
 
 

@@ -1,7 +1,6 @@
 """What came of an improvement, in a sentence or two, and why nothing helped."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.improvements.amounts import exactly, paid, percent, with_interval
@@ -16,32 +15,22 @@ _INCONSISTENT = 0.3
 _PRECISE = "Next: add validation tasks, so that smaller gains can be shown."
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What can explain that nothing helped, from outside of the improvement."""
-
-    environment: str | None = None
-    """What the check of the environment says is broken; None if nothing is."""
-    causes: Sequence[str] = ()
-    """What the diagnosis of its runs says, the cause that explains the others first."""
-
-
-def sentence(improvement: ImprovementOut, findings: Findings | None = None) -> str:
+def sentence(improvement: ImprovementOut, broken: Sequence[str] = (), causes: Sequence[str] = ()) -> str:
     """Return what came of an improvement: how it ended, what showed no gain, what each rung reached and for which
-    price, and which tasks the figures are from. `findings` can explain that nothing helped."""
+    price, and which tasks the figures are from. What the check of the environment says is broken, and the causes that
+    the diagnosis of its runs names, first the one that explains the others, can explain that nothing helped."""
     if improvement.status is ImprovementStatus.NOTHING_HELPS:
-        parts = [*_without_gain(improvement.tried), nothing_helps(improvement, findings)]
+        parts = [*_without_gain(improvement.tried), nothing_helps(improvement, broken, causes)]
     else:
         parts = [*_end(improvement), *_without_gain(improvement.tried), *_climb(improvement)]
     return " ".join([*parts, *_basis(improvement)])
 
 
-def nothing_helps(improvement: ImprovementOut, findings: Findings | None = None) -> str:
+def nothing_helps(improvement: ImprovementOut, broken: Sequence[str] = (), causes: Sequence[str] = ()) -> str:
     """Return why nothing helped, the first reason that fits, and one thing to do next."""
-    findings = findings or Findings()
     pilot, pattern = improvement.pilot, improvement.pattern
-    if findings.environment is not None:
-        return f"Nothing can help before the environment is repaired: {findings.environment}. Next: repair it."
+    if broken:
+        return f"Nothing can help before the environment is repaired: {broken[0]}. Next: repair it."
     if pilot is not None and not pilot.groups_differ:
         other = "another judge" if pilot.solved_once else "demonstrations"
         return (
@@ -53,8 +42,8 @@ def nothing_helps(improvement: ImprovementOut, findings: Findings | None = None)
             "Nothing helped: two attempts of the same agent differ on "
             f"{percent(pilot.inconsistent)} of the tasks, which hides small gains. {_PRECISE}"
         )
-    if findings.causes:
-        return f"Nothing helped. The diagnosis says: {findings.causes[0].rstrip('.')}. Next: remove this cause."
+    if causes:
+        return f"Nothing helped. The diagnosis says: {causes[0].rstrip('.')}. Next: remove this cause."
     if pattern is not None and 2 * pattern.tasks > pattern.failures:
         example = f" (for example rollout {pattern.rollouts[0]})" if pattern.rollouts else ""
         return (

@@ -7,27 +7,21 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Candidate, Improvement, Run
 from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus
 from learnloop_service.app.errors import NotFound
-from learnloop_service.app.improvements.budget import evaluations_of
+from learnloop_service.app.improvements.forecast import forecasts
 from learnloop_service.app.improvements.jobs import label_of
-from learnloop_service.app.improvements.prices import forecasts
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, validation_rollouts
-from learnloop_service.app.improvements.summary import Findings, sentence
+from learnloop_service.app.improvements.summary import sentence
 from learnloop_service.app.operations.failure_map import failure_map
 from learnloop_service.app.operations.failure_sides import FailureSide
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.diagnoses import causes_of
-from learnloop_service.app.schemas.base import ResponseModel
 from learnloop_service.app.schemas.improvements import (
-    AnswerPriceOut,
     CandidateOut,
-    EvidenceOut,
     ImprovementBrief,
     ImprovementOut,
     PatternOut,
-    PilotOut,
     PriceOut,
 )
-from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.statistics.power import power
 
@@ -42,40 +36,31 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
     store = ImprovementStore(service.database)
     record = await store.read(id)
     shows = await asyncio.to_thread(power, record.improvement.request["validation"])
-    improvement, pilot = record.improvement, record.improvement.pilot
-    used = await store.used(record.candidates, evaluations_of(record))
-    expected = await forecasts(service, record) if improvement.status in LIVE else {}
-    tested = improvement.final or {"success": {}, "evaluation_ids": []}
+    improvement = record.improvement
+    used = await store.used(record)
+    is_live = improvement.status in LIVE
+    expected = await forecasts(service, record) if is_live else {}
+    tested = (improvement.final or {}).get("success", {})
     shown = ImprovementOut.model_validate(
         _brief(improvement, len(record.candidates))
         | {
-            "request": improvement.request,
-            "tried": [_candidate(row, tested["success"].get(str(row.number)), used) for row in record.candidates],
-            "pilot": None if pilot is None else PilotOut.model_validate(pilot),
+            "tried": [_candidate(row, tested.get(str(row.number)), used) for row in record.candidates],
             "can_show": shows.sentences,
             "smallest_gain": shows.gain,
-            "pattern": None,
+            "pattern": None if is_live else await _largest_pattern(service.database, record),
             "forecast": list(expected.values()),
             "price": PriceOut.total(used.values()),
             "confirmed": _confirmed(improvement),
-            "test_looks": len(tested["evaluation_ids"]),
+            "test_looks": len(record.test_evaluations),
             "job": None if improvement.job_id is None else f"/{improvement.job_kind}s/{improvement.job_id}",
-            "waits_until": improvement.waits_until,
             "sentence": None,
         }
     )
-    if improvement.status not in LIVE:
-        shown.pattern = await _largest_pattern(service.database, record)
-        shown.sentence = sentence(shown, await _findings(store, record))
+    if not is_live:
+        runs = [await store.job(Run, row.run_id) for row in record.candidates if row.run_id is not None]
+        causes = [cause.replace("_", " ") for run in reversed(runs) if run is not None for cause in causes_of(run)]
+        shown.sentence = sentence(shown, improvement.facts.get("broken") or (), causes)
     return shown
-
-
-async def _findings(store: ImprovementStore, record: ImprovementRecord) -> Findings:
-    """Return what the check of the environment and the diagnoses of the runs say."""
-    broken = record.improvement.facts.get("broken") or [None]
-    runs = [await store.job(Run, row.run_id) for row in record.candidates if row.run_id is not None]
-    causes = [cause for run in reversed(runs) if run is not None for cause in causes_of(run)]
-    return Findings(environment=broken[0], causes=[cause.replace("_", " ") for cause in causes])
 
 
 async def _largest_pattern(database: Database, record: ImprovementRecord) -> PatternOut | None:
@@ -101,29 +86,24 @@ async def _largest_pattern(database: Database, record: ImprovementRecord) -> Pat
 def _brief(improvement: Improvement, candidates: int) -> dict[str, Json]:
     request = improvement.request
     environment, target = request["environment"]["name"], request["target"]
-    shown = _columns(improvement, ImprovementBrief)
+    shown = ImprovementOut.shown_of(improvement)
     return shown | {"environment": environment, "target": target, "candidates": candidates}
 
 
 def _candidate(row: Candidate, test: Json, used: Mapping[str, PriceOut]) -> CandidateOut:
     figures, evidence = row.figures, row.evidence or {}
-    jobs = [id for id in (row.screening_id, row.gate_id, row.run_id) if id is not None]
+    jobs = {row.screening_id, row.gate_id, row.run_id}
     return CandidateOut.model_validate(
-        _columns(row, CandidateOut)
+        CandidateOut.shown_of(row)
         | {
-            "success": None if figures is None else IntervalOut.model_validate(figures["success"]),
+            "success": figures and figures["success"],
             "test": test,
-            "screening": EvidenceOut.model_validate(evidence["training"]) if "training" in evidence else None,
-            "evidence": EvidenceOut.model_validate(evidence) if "won" in evidence else None,
-            "price": PriceOut.total(used[id] for id in jobs if id in used),
-            "answer": None if figures is None else AnswerPriceOut.model_validate(figures),
+            "screening": evidence.get("training"),
+            "evidence": evidence if "won" in evidence else None,
+            "price": PriceOut.total(price for id, price in used.items() if id in jobs),
+            "answer": figures,
         }
     )
-
-
-def _columns(row: Improvement | Candidate, shown: type[ResponseModel]) -> dict[str, Json]:
-    """Return the values of the row's columns that are shown under their names."""
-    return {name: getattr(row, name) for name in shown.model_fields if name in row.__table__.columns}
 
 
 def _confirmed(improvement: Improvement) -> bool | None:

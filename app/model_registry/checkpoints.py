@@ -18,7 +18,7 @@ from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound
 from learnloop_service.app.events.log import append
 from learnloop_service.app.model_registry.engine_client import EngineClient
-from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.promotions import Promotions, SaveMore
 from learnloop_service.app.model_registry.pushes.push import PushDestination, Pushed, Source, push
 from learnloop_service.app.model_registry.resolver import UnknownModelName
 from learnloop_service.app.releases.live import needed_checkpoints
@@ -74,10 +74,17 @@ class Checkpoints:
         ]
 
     async def promote(
-        self, name: str, step: int, prompt: PromptReference | None, caller: Caller, *, end_release: bool = False
+        self,
+        name: str,
+        step: int,
+        prompt: PromptReference | None,
+        caller: Caller,
+        *,
+        end_release: bool = False,
+        save: SaveMore | None = None,
     ) -> tuple[Promotion, Release | None]:
         """Promote the step with the prompt to PROJECT/`name`, and return the promotion and the release that it ended,
-        if any.
+        if any. `save` saves more in the same transaction.
 
         Raises NotFound, Conflict if a model has that name, or LiveRelease if the name has a live release and
         `end_release` is false.
@@ -93,7 +100,7 @@ class Checkpoints:
             prompt=prompt,
             actor=caller.actor,
         )
-        return await Promotions(self.database).promote(promotion, end_release=end_release)
+        return await Promotions(self.database).promote(promotion, end_release=end_release, save=save)
 
     async def create(self, base_model: str, base_models: Collection[str]) -> None:
         """Create the model, with checkpoint 0, from one of the base models, unless it exists. Raises InvalidRequest, or

@@ -1,12 +1,13 @@
 """Promoted checkpoints and their prompts: the name that users know stays the same while what is behind it changes."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Select, and_, exists, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased, load_only
 
 from learnloop_service.app.db.database import Database
@@ -17,6 +18,8 @@ from learnloop_service.app.releases.live import give_way
 from learnloop_service.app.releases.split import Split
 from learnloop_service.training.protocol.model_name import ModelName
 
+SaveMore = Callable[[AsyncSession], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Promotions:
@@ -24,8 +27,11 @@ class Promotions:
 
     database: Database
 
-    async def promote(self, promotion: Promotion, *, end_release: bool = False) -> tuple[Promotion, Release | None]:
-        """Point the name at the checkpoint and its prompt. Promoting an older checkpoint again rolls back.
+    async def promote(
+        self, promotion: Promotion, *, end_release: bool = False, save: SaveMore | None = None
+    ) -> tuple[Promotion, Release | None]:
+        """Point the name at the checkpoint and its prompt. Promoting an older checkpoint again rolls back. `save` saves
+        more in the same transaction.
 
         Returns the promotion and the live release that it ended, if any. Raises LiveRelease if there is one and
         `end_release` is false.
@@ -34,6 +40,8 @@ class Promotions:
             ended = await give_way(tx, promotion.project, promotion.name, promotion.actor, end_release=end_release)
             promotion.explore = Promotion.explore_of(promotion.project, promotion.name)
             tx.add(promotion)
+            if save is not None:
+                await save(tx)
             await tx.flush()
             await tx.refresh(promotion)
         return promotion, ended

@@ -11,6 +11,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Evaluation, EvaluationJob, Iteration, Run, Trajectory
 from learnloop_service.app.domain.stored_evaluation import Comparison, parse_evaluation
 from learnloop_service.app.errors import InvalidRequest, NotFound, existing
+from learnloop_service.app.schemas.failures import FailureQuestion
 from learnloop_service.app.statistics.verdict import HEADLINES
 
 _KINDS = (*HEADLINES, ("validation", "greedy"), ("test", "greedy"), ("train", "sampled"))
@@ -30,20 +31,6 @@ class FailureSide:
     """Conditions that its judged rollouts meet."""
     split: str = "test"
     """The tasks that they are of."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailureQuestion:
-    """What a caller asks about: an evaluation's model (the last one), or a run's iteration (the newest one)."""
-
-    evaluation: str | None = None
-    model: str | None = None
-    run: str | None = None
-    iteration: int | None = None
-    split: str | None = None
-    mode: str | None = None
-    before: str | None = None
-    """Id of an evaluation or number of an iteration; None for the evaluation's first model or the run's baseline."""
 
 
 async def failure_sides(

@@ -32,6 +32,10 @@ from learnloop_service.environment.own_agent.runner import Push
 
 _CONFIG = ("body", "environment", "config")
 _FETCH_TIMEOUT_S = 30.0
+_REMEDY = (
+    "The operator can allow a private one by LEARNLOOP_ALLOWED_PRIVATE_HOSTS. An agent that fetches its tasks, "
+    '`"runner": {"pull": {}}`, needs no address.'
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class OwnAgentRequests:
         try:
             await self._guard.check(runner.url)
         except AddressRefused as error:
-            raise InvalidRequest((*where, "url"), str(error)) from error
+            raise InvalidRequest((*where, "url"), f"{error}. {_REMEDY}") from error
         if runner.secret is None:
             return {"url": runner.url}
         box = secret_box(self.settings.secret_key, self.settings.data_dir)

@@ -3,17 +3,19 @@
 import asyncio
 import json
 import re
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
 from learnloop_service.app.datasets import references, rows
-from learnloop_service.app.datasets.documents import NewDocument, UnknownDocument, stored_text
+from learnloop_service.app.datasets.documents import NewDocument, UnknownDocument, save_version, stored_text
 from learnloop_service.app.datasets.references import UnknownDataset
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.json_text import canonical
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, Location
 from learnloop_service.environment.base import Environment, OpenedEpisode, Scenario
+from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import TOOL, InvalidPrompt, Prompt, opening, read_prompt
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -50,11 +52,21 @@ async def pinned_prompt(
     return PromptReference(sha256=version.sha256, name=version.name, version=version.version)
 
 
-async def read_stored(database: Database, project: str | None, reference: PromptReference | None) -> Prompt | None:
+async def save_prompt(
+    database: Database, project: str, prompt: Prompt, name: str, origin: Mapping[str, Json]
+) -> PromptReference:
+    """Store a prompt as the newest version of a name."""
+    row = await save_version(database, prompt_document(project, prompt), "prompt", name, origin)
+    return PromptReference(sha256=row.sha256, name=row.name, version=row.version)
+
+
+async def read_stored(
+    database: Database, project: str | None, reference: PromptReference | Mapping[str, Json] | None
+) -> Prompt | None:
     """Return the prompt that is referred to. Raises UnknownDocument."""
     if reference is None:
         return None
-    text = await stored_text(database, project, "prompt", reference.sha256)
+    text = await stored_text(database, project, "prompt", PromptReference.model_validate(reference).sha256)
     return read_prompt(await asyncio.to_thread(json.loads, text))
 
 

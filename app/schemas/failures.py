@@ -1,7 +1,37 @@
 """Bodies of the responses about the patterns of failures."""
 
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
 from learnloop_service.app.schemas.base import ResponseModel
 from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.trajectories import Mode, Split
+
+_Named = Annotated[str, Field(max_length=400, pattern=r"^[^\x00]+$")]
+_Number = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class FailureQuestion(BaseModel):
+    """Which rollouts are asked about: those of an evaluation's model, or of a run's iteration."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    evaluation: _Named | None = None
+    """Id of the evaluation that is asked about"""
+    model: _Named | None = None
+    """Label of its model. Default: the last one"""
+    run: _Named | None = None
+    """Id of the run that is asked about"""
+    iteration: _Number | None = None
+    """Iteration of the run. Default: the newest with such rollouts"""
+    split: Split | None = None
+    """Split of the run's rollouts. Default: validation, else test, else train"""
+    mode: Mode | None = None
+    """Mode of the run's rollouts. Default: sampled, else greedy"""
+    before: _Named | None = None
+    """Id of an evaluation, or an iteration of the run, to compare with. Default: the first model of the evaluation, or
+    the first evaluation of the run"""
 
 
 class TaskShareOut(IntervalOut):

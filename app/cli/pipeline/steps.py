@@ -4,16 +4,16 @@ An interrupted step continues. Its requests carry an Idempotency-Key derived fro
 reply was lost does not start anything twice.
 """
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from learnloop_service.app.cli.client import Service, ServiceRefused
+from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluation
 from learnloop_service.app.cli.pipeline.config import LoadedPipeline, digest
-from learnloop_service.app.cli.pipeline.history import StepHistory
 from learnloop_service.app.cli.run_request import overlay
 from learnloop_service.app.cli.serve import settings_with
 from learnloop_service.app.cli.service_process import service_at
@@ -34,6 +34,36 @@ class StepOutcome:
     result: Json
     skipped: bool
     seconds: float
+
+
+class StepHistory:
+    """The latest inputs and result of each step."""
+
+    def __init__(self, data_dir: Path, name: str) -> None:
+        """Raises Failure if the file cannot be read."""
+        self._path = data_dir / "pipelines" / f"{name}.json"
+        try:
+            self._steps: dict[str, Json] = dict(json.loads(self._path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            self._steps = {}
+        except (OSError, ValueError, TypeError) as error:
+            raise Failure(f"cannot read {self._path}: {error}. Delete it, and all steps are done again.") from error
+
+    def last(self, step: str, inputs: str) -> Mapping[str, Json]:
+        """Return the `id` of what the step last started and its `result`, if it had these inputs; otherwise nothing."""
+        entry = self._steps.get(step, {})
+        return entry if entry.get("inputs") == inputs else {}
+
+    def save(self, step: str, inputs: str, id: str, result: Json | None = None) -> None:
+        """Save what the step has started or, with a result, finished. Raises Failure."""
+        self._steps[step] = {"inputs": inputs, "id": id, "result": result}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(json.dumps(self._steps, indent=2), encoding="utf-8")
+            partial.replace(self._path)
+        except OSError as error:
+            raise Failure(f"cannot write {self._path}: {error.strerror}") from error
 
 
 class PipelineRunner:
@@ -82,8 +112,7 @@ class PipelineRunner:
 
     def _train(self) -> tuple[Json, bool]:
         inputs, request = self._training()
-        begun = self._history.begun("train", inputs)
-        run = None if begun is None else self._existing(f"/runs/{begun}")
+        run = self._begun("train", inputs, "/runs")
         if run is not None and run["status"] == "cancelled":
             run = None  # start a new run instead
         if run is not None and run["status"] == "completed":
@@ -112,17 +141,13 @@ class PipelineRunner:
         trained = self._result("train", self._training()[0])
         request = {"run_id": trained["run_id"], **(self._pipeline.section("eval") or {})}
         inputs = digest(request)
-        begun = self._history.begun("eval", inputs)
-        evaluation = None if begun is None else self._existing(f"/evaluations/{begun}")
+        evaluation = self._begun("eval", inputs, "/evaluations")
         if evaluation is not None and evaluation["status"] == "completed":
             return self._finished("eval", inputs, evaluation["evaluation_id"], _evaluated(evaluation)), True
-        if evaluation is not None and evaluation["status"] in ("failed", "cancelled"):
-            self._live.call("POST", f"/evaluations/{evaluation['evaluation_id']}/resume")
-        id: str = (
-            evaluation["evaluation_id"]
-            if evaluation
-            else self._started("/evaluations", "eval", inputs, request, "evaluation_id")
-        )
+        if evaluation is None:
+            id = self._started("/evaluations", "eval", inputs, request, "evaluation_id")
+        elif (id := evaluation["evaluation_id"]) and evaluation["status"] in ("failed", "cancelled"):
+            self._live.call("POST", f"/evaluations/{id}/resume")
         ended = watch_evaluation(self._live, id)
         if ended["status"] != "completed":
             raise Failure(f"evaluation {id} is {ended['status']}: {ended['error']}")
@@ -155,7 +180,7 @@ class PipelineRunner:
 
     def _result(self, step: str, inputs: str) -> Json:
         """Return the result of an earlier step with these inputs. Raises Failure."""
-        if (result := self._history.result(step, inputs)) is None:
+        if (result := self._history.last(step, inputs).get("result")) is None:
             raise Failure(f"`learnloop pipeline {step}` comes first: it has not been run with these settings")
         return result
 
@@ -173,13 +198,14 @@ class PipelineRunner:
         self._history.save(step, inputs, reply[id])
         return str(reply[id])
 
+    def _begun(self, step: str, inputs: str, path: str) -> Json | None:
+        """Return what the step last started with these inputs, if it still exists."""
+        id = self._history.last(step, inputs).get("id")
+        return None if id is None else self._existing(f"{path}/{id}")
+
     def _existing(self, path: str) -> Json | None:
-        try:
-            return self._live.call("GET", path)
-        except ServiceRefused as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+        found = self._live.call("GET", path, accept=(_NOT_FOUND,))
+        return None if found.get("status") == _NOT_FOUND else found
 
     @property
     def _live(self) -> Service:

@@ -5,11 +5,10 @@ them. What is saved already is neither made nor judged again.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ulid import ULID
 
@@ -50,6 +49,8 @@ from learnloop_service.training.statistics.gate import GateDecision, GateRule, G
 from learnloop_service.training.statistics.sequential import Decision, PairEvidence, Rule, evidence
 from learnloop_service.training.statistics.turn_values import next_probe
 from learnloop_service.training.types import FailureKind, Rollout
+
+Decided = TypeVar("Decided")
 
 
 @dataclass(frozen=True)
@@ -126,17 +127,22 @@ class ComparisonWork:
         state.saved(len(copies))
         return await self._rows()
 
-    async def _looks(self, every: int) -> AsyncGenerator[tuple[int, list[float] | None]]:
-        """Make and judge the scenarios in batches. After each, yield how many are done, and the differences of the
-        second model's success from the first one's; None if one of them has no figures."""
-        request, saved = self.request, await self._rows()
+    async def _decided(self, every: int, decide: Callable[[list[float], int], tuple[Decided, bool]]) -> Decided | None:
+        """Make and judge the scenarios in batches until it is decided, and return the last verdict; None if one of the
+        models has no figures, because that is no evidence for the other one. `decide` is given the differences of the
+        second model's success from the first one's and the number of scenarios, and also says whether to go on."""
+        request, saved, decided = self.request, await self._rows(), None
         for start in range(0, request.scenarios, every):
             end = min(start + every, request.scenarios)
             await self._scenarios(start, end, saved)
             # Only the scenarios up to this look, so that a worker that takes over sees the same evidence at each look.
             rows = {slot: row for slot, row in (await self._rows()).items() if slot.scenario < end}
-            lacks_figures = any(why_no_figures(model, rows) for model in range(len(request.models)))
-            yield end, None if lacks_figures else differences(request, rows)
+            if any(why_no_figures(model, rows) for model in range(len(request.models))):
+                return None
+            decided, goes_on = decide(differences(request, rows), end)
+            if not goes_on:
+                break
+        return decided
 
     async def _scenario(self, number: int, scenario: Scenario, saved: Mapping[Slot, Any]) -> None:
         models, samples = range(len(self.request.models)), range(self.request.samples)
@@ -222,20 +228,16 @@ class TrialWork(ComparisonWork):
     request: TrialEvaluation
 
     async def report(self) -> dict[str, Json]:
-        """Make and judge scenarios until the trial is decided, and return the report.
-
-        It has no verdict if one of the models never answered, because that is no evidence for the other one.
-        """
+        """Make and judge scenarios until the trial is decided, and return the report."""
         rule = Rule(self.request.trial.alpha, self.request.trial.margin, self.request.trial.look_every)
-        pairs = PairEvidence(0, 0.0, 0.0)
-        async with aclosing(self._looks(rule.look_every)) as looks:
-            async for _, gains in looks:
-                if gains is None:
-                    return await self._figures(await self._rows())
-                pairs = evidence(gains, rule)
-                if pairs.decision(rule) is not Decision.CONTINUE:
-                    break
-        return await self._figures(await self._rows()) | {"trial": _verdict(pairs, rule)}
+
+        def decide(gains: list[float], _: int) -> tuple[PairEvidence, bool]:
+            pairs = evidence(gains, rule)
+            return pairs, pairs.decision(rule) is Decision.CONTINUE
+
+        pairs = await self._decided(rule.look_every, decide)
+        report = await self._figures(await self._rows())
+        return report if pairs is None else report | {"trial": _verdict(pairs, rule)}
 
 
 @dataclass(frozen=True)
@@ -245,22 +247,19 @@ class GateWork(ComparisonWork):
     request: GateEvaluation
 
     async def report(self) -> dict[str, Json]:
-        """Make and judge scenarios until it is decided, and return the report, without a verdict if one of the models
-        has no figures."""
-        gate = self.request.gate
+        """Make and judge scenarios until it is decided, and return the report."""
+        gate, most = self.request.gate, self.request.scenarios
         rule = GateRule(gate.error, gate.exact, gate.look_every)
-        decided: GateVerdict | None = None
-        async with aclosing(self._looks(rule.look_every)) as looks:
-            async for scenario_count, pairs in looks:
-                if pairs is None:
-                    return await self._figures(await self._rows())
-                decided = verdict(pairs, rule, scenario_count, self.request.scenarios)
-                if decided.decision is not GateDecision.CONTINUE:
-                    break
+
+        def decide(gains: list[float], count: int) -> tuple[GateVerdict, bool]:
+            decided = verdict(gains, rule, count, most)
+            return decided, decided.decision is GateDecision.CONTINUE
+
+        decided = await self._decided(rule.look_every, decide)
         if gate.whole and decided is not None and decided.decision is GateDecision.BETTER:
-            await self._scenarios(0, self.request.scenarios, await self._rows())
-        assert decided is not None  # a request has scenarios
-        return await self._figures(await self._rows()) | {"gate": asdict(decided) | {"error": rule.error}}
+            await self._scenarios(0, most, await self._rows())
+        report = await self._figures(await self._rows())
+        return report if decided is None else report | {"gate": asdict(decided) | {"error": rule.error}}
 
 
 @dataclass(frozen=True)

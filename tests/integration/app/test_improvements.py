@@ -1,6 +1,6 @@
 """Improvements over HTTP, with a scripted model that is right only with a hint in its prompt."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from learnloop_service.app.improvements import proposals
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
-from tests.fakes.scripted_chat import scripted_chat
+from tests.fakes.scripted_chat import Reply, Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.hinted_prompts import HINT, HINTED, right_when_hinted, store
 from tests.integration.app.served import served, settings_for
@@ -22,9 +22,23 @@ PROMPTS_ONLY = {"rungs": ["prompt"], "validation": 8, "test": 8, "target": 0.9}
 LIVE = ("running", "paused")
 
 
+def _engine() -> Script:
+    """The scripted model, and an engine whose models have checkpoint 0."""
+    models: list[str] = []
+
+    async def reply(request: Mapping[str, Json]) -> Reply:
+        if "messages" in request:
+            return await right_when_hinted(request)
+        if "base_model" in request:
+            models.append(f"{request['project']}/{request['name']}")
+        return Reply(body={"data": [{"id": name, "steps": [0]} for name in models]})
+
+    return reply
+
+
 @asynccontextmanager
 async def _service(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with scripted_chat(right_when_hinted) as chat:
+    async with scripted_chat(_engine()) as chat:
         listed = [{"model": "openai/desk", "base_url": chat.url, "key": "k"}]
         settings = settings_for(data_dir, database_url, engine_url=chat.url.removesuffix("/v1"), models=listed)
         async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
@@ -241,3 +255,47 @@ async def test_a_bad_request_says_where_and_leaves_nothing_behind(data_dir: Path
             assert (refused.status_code, why in refused.text) == (422, True), refused.text
             assert [str(part) for part in refused.json()["errors"][0]["loc"]][: len(where)] == where
         assert (await client.get("/improvements")).json()["items"] == []
+
+
+async def test_a_plan_stores_nothing(data_dir: Path, database_url: str) -> None:
+    async with _service(data_dir, database_url) as client:
+        await store(client, HINTED)
+        request = PROMPTS_ONLY | {"prompts": ["hinted"], "rungs": ["prompt", "model", "grpo"], "dry_run": True}
+        first = await client.post("/improvements", json=request)
+        assert first.status_code == 200, first.text
+        as_it_is, prompt, model, _ = first.json()["rungs"]
+        assert (as_it_is["minutes"], prompt["candidates"], prompt["why_not"]) == (None, 1, None)
+        assert model["why_not"] == "No listed model was named."
+        assert (await client.get("/improvements")).json()["items"] == []
+
+        await _ended(client, await _started(client, prompts=["hinted"]))
+        plan = (await client.post("/improvements", json=request)).json()
+        assert [plan["request"][name] for name in ("validation", "test", "target")] == [8, 8, 0.9]
+        assert plan["can_show"][0].startswith("With 8 validation tasks")
+        for rung in (plan["rungs"][0], plan["rungs"][1], plan["rungs"][3]):
+            low, high = rung["minutes"]
+            assert 0 < low < high
+        assert "earlier evaluation" in plan["rungs"][1]["source"]
+        assert len((await client.get("/improvements")).json()["items"]) == 1
+
+
+async def test_what_was_accepted_is_promoted_if_that_was_asked_for(data_dir: Path, database_url: str) -> None:
+    async with _service(data_dir, database_url) as client:
+        await store(client, HINTED)
+        promoted = {"prompts": ["hinted"], "promote": {"as": "live"}}
+        improvement = await _ended(client, await _started(client, **promoted))
+        assert (improvement["status"], improvement["reason"]) == ("reached", "Promoted as learnloop/live.")
+        [newest] = (await client.get("/promotions/learnloop/live")).json()["items"]
+        assert (newest["prompt"]["name"], newest["actor"]) == ("hinted", f"improvement:{improvement['id']}")
+        assert newest["model"] == f"learnloop/improved-{improvement['id'][-6:]}"
+
+        released = promoted | {"promote": {"as": "live", "how": "release"}, "from": "learnloop/tiny", "prompt": None}
+        improvement = await _ended(client, await _started(client, **released))
+        [release] = (await client.get("/releases")).json()["items"]
+        assert improvement["reason"] == f"Release {release['release_id']} of learnloop/live begins."
+        refused = await _ended(client, await _started(client, **promoted))
+        assert (refused["status"], refused["champion"]) == ("reached", 1)
+        assert "Not promoted: " in refused["reason"]
+        assert release["release_id"] in refused["reason"]
+        listed = {"from": "openai/desk", "prompts": ["hinted"], "promote": {"as": "desk"}}
+        assert "operator's list" in (await _ended(client, await _started(client, **listed)))["reason"]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
 from learnloop_service.app.cli.pipeline.config import digest
-from learnloop_service.app.cli.pipeline.history import StepHistory
+from learnloop_service.app.cli.pipeline.steps import StepHistory
 from tests.integration.app.model_stage import CALLER, ModelStage
 
 TRAIN: dict[str, Any] = {"iterations": 1}

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.app.domain.improvement_state import Rung
-from learnloop_service.app.improvements.forecast import EarlierRun, known_gain, training
+from learnloop_service.app.domain.improvement_state import CandidateState, Rung
+from learnloop_service.app.improvements.forecast import EarlierRun, known_gain, too_dear, training
 from tests.fakes.stored_request import stored_request
+from tests.unit.app.improvements.rows import record, row
 
 PILOT = {"seconds": 0.1, "tokens": 500}
 RUN = EarlierRun("mail", 0.9, imitates_only=False, evaluated=1e-4, trained=4e-4, imitated=0.05)
@@ -71,3 +72,13 @@ def test_the_known_gain_is_that_of_runs_of_the_same_kind() -> None:
     assert known_gain(Rung.GRPO, [*runs, *others], "mail") == "4 runs: 81 to 97%"
     assert known_gain(Rung.IMITATION, [*runs, *others], "mail") == "1 run: 90%"
     assert known_gain(Rung.GRPO, runs, "desk") is None
+
+
+def test_a_model_whose_answers_cost_more_than_training_is_not_compared() -> None:
+    expected = {Rung.GRPO: training(Rung.GRPO, GRPO, PILOT, [], 3600 / (0.1 * (60 + 1.5 * 48)))}
+    screened = row(1, Rung.MODEL, CandidateState.PROPOSED, evidence={"training": {"usd": 0.01}})
+    dear = too_dear(record(screened, answers=1_000), {}, expected)
+    assert dear == {Rung.MODEL: "1,000 answers of it would cost $10.00, and training costs $2.00 at most."}
+    unscreened = row(1, Rung.MODEL, CandidateState.PROPOSED)
+    for candidate, answers in ((screened, 200), (screened, None), (unscreened, 1_000)):
+        assert too_dear(record(candidate, answers=answers), {}, expected) == {}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
-from learnloop_service.app.improvements.summary import Findings, nothing_helps, sentence
+from learnloop_service.app.improvements.summary import nothing_helps, sentence
 from learnloop_service.app.schemas.improvements import ImprovementOut
 from tests.unit.app.improvements.figures import PILOT, accepted, as_it_is, improvement, pattern, refused, success
 
@@ -165,7 +165,7 @@ def test_what_is_rounded_is_on_the_same_side(solved: int, tasks: int, target: fl
 PATTERN = pattern("gave up: never found the source", 8, 15, "01K7")
 REASONS: list[tuple[dict[str, Any], str, str]] = [
     (
-        {"environment": "cheating earns 0.4 on average"},
+        {"broken": ["cheating earns 0.4 on average"]},
         "before the environment is repaired: cheating earns 0.4",
         "repair it",
     ),
@@ -182,14 +182,14 @@ REASONS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def _without_help(*reasons: dict[str, Any]) -> tuple[ImprovementOut, Findings]:
+def _without_help(*reasons: dict[str, Any]) -> tuple[ImprovementOut, list[str], list[str]]:
     fields: dict[str, Any] = {}
     pilot: dict[str, Any] = {}
     for reason in reversed(reasons):
         fields |= reason
         pilot |= reason.get("pilot", {})
-    findings = Findings(**{name: fields.pop(name) for name in Findings.__slots__ if name in fields})
-    return improvement(NOTHING, UNTESTED, **fields | {"pilot": PILOT.model_copy(update=pilot)}), findings
+    broken, causes = fields.pop("broken", []), fields.pop("causes", [])
+    return improvement(NOTHING, UNTESTED, **fields | {"pilot": PILOT.model_copy(update=pilot)}), broken, causes
 
 
 @pytest.mark.parametrize("number", range(len(REASONS)))
