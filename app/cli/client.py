@@ -47,10 +47,10 @@ def explained_if_missing(message: str) -> Iterator[None]:
 class Service:
     """One Learnloop service. Every method raises ServiceUnreachable or ServiceRefused."""
 
-    def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
-        """Raises Failure if the URL is not valid."""
+    def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 60.0) -> None:
+        """The API key is the environment's by default. Raises Failure if the URL is not valid."""
         with failing_on(ValueError):
-            self.http = httpx.Client(**http_settings(url, None, timeout_s))
+            self.http = httpx.Client(**http_settings(url, api_key, timeout_s))
         self._steps = SyncSteps(self.http)
         self.url = url.rstrip("/")
 
@@ -162,7 +162,7 @@ class Service:
     ) -> Json:
         """Send any request, and return its JSON reply. Parameters that are None are not sent; `key` is the
         Idempotency-Key; statuses in `accept` are no errors."""
-        response = self._response(method, path, content if json is None else json, params or {}, key, accept)
+        response = self.response(method, path, content if json is None else json, params or {}, key, accept)
         try:
             return response.json()
         except ValueError as error:
@@ -170,7 +170,7 @@ class Service:
 
     def read(self, path: str, params: Mapping[str, Json] | None = None) -> str:
         """Send a GET, and return the text of the reply."""
-        return self._response("GET", path, None, params or {}, None, ()).text
+        return self.response("GET", path, None, params or {}, None, ()).text
 
     def newest(self, path: str, limit: int, **filters: Json) -> list[Json]:
         """Return at most `limit` items of a list."""
@@ -185,9 +185,10 @@ class Service:
                 return
             filters["cursor"] = page["next_cursor"]
 
-    def _response(
+    def response(
         self, method: str, path: str, body: Json, params: Mapping[str, Json], key: str | None, accept: Container[int]
     ) -> httpx.Response:
+        """Send any request as `call` does, and return the response."""
         query = httpx.QueryParams({name: value for name, value in params.items() if value is not None})
         target = f"{path}?{query}" if query else path
         with self._failures():

@@ -7,6 +7,7 @@ import typer
 
 from learnloop_service.app.cli.output_files import with_output
 from learnloop_service.app.cli.terminal import print_json, results
+from learnloop_service.environment.json_type import Json
 
 
 @with_output
@@ -15,11 +16,17 @@ def openapi(
 ) -> None:
     """Print the OpenAPI document of this version; no service is needed."""
     from learnloop_service.app.http.typescript import client_types
-    from learnloop_service.app.main import create_app
-    from learnloop_service.app.settings import load_settings
 
-    api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
+    api = current_document()
     if typescript:
         results.print(client_types(api), soft_wrap=True, end="")
     else:
         print_json(api)
+
+
+def current_document() -> Json:
+    """Return the OpenAPI document of this version."""
+    from learnloop_service.app.main import create_app
+    from learnloop_service.app.settings import load_settings
+
+    return create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()

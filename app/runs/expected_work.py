@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import LedgerEntry, Run
 from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.runs.cost import COST
 from learnloop_service.environment.json_type import Json
 
 
@@ -36,11 +37,13 @@ class RolloutForecast:
 
 @dataclass(frozen=True, slots=True)
 class WorkForecast:
-    """The rollouts of a run, and the time that they take."""
+    """The rollouts of a run, and the time and money that they take."""
 
     rollouts: RolloutForecast
     seconds: float | None
     """By the newest comparable run; None if there is none."""
+    usd: float | None = None
+    """By the same run; None if there is none, or no price is known."""
     disk_bytes: float | None = None
     """What its checkpoints and rollouts take; None if that is unknown."""
 
@@ -63,12 +66,12 @@ def expected_rollouts(request: Mapping[str, Json], iterations: int) -> RolloutFo
 
 
 async def expected_work(database: Database, run: Run) -> WorkForecast:
-    """Return what a run that is about to be queued will do. Its time is that of the newest completed run of the same
-    project with the same base model, environment and backend, per rollout."""
+    """Return what a run that is about to be queued will do. Its time and price are those of the newest completed run of
+    the same project with the same base model, environment and backend, per rollout."""
     rollouts = expected_rollouts(run.request, run.request["iterations"])
     same = (Run.model_project, Run.base_model, Run.environment, Run.backend)
     newest = (
-        select(Run.id, Run.rollouts)
+        select(Run.id, Run.rollouts, COST.label("usd"))
         .where(Run.status == RunStatus.COMPLETED, Run.rollouts > 0)
         .where(*(column == getattr(run, column.key) for column in same))
         .order_by(Run.id.desc())
@@ -76,10 +79,13 @@ async def expected_work(database: Database, run: Run) -> WorkForecast:
         .subquery()
     )
     took = (
-        select(newest.c.rollouts, func.sum(LedgerEntry.seconds))
+        select(newest.c.rollouts, func.sum(LedgerEntry.seconds), newest.c.usd)
         .join(LedgerEntry, LedgerEntry.run_id == newest.c.id)
-        .group_by(newest.c.rollouts)
+        .group_by(newest.c.rollouts, newest.c.usd)
     )
     async with database() as tx:
         newest_run = (await tx.execute(took)).one_or_none()
-    return WorkForecast(rollouts, None if newest_run is None else rollouts.total * newest_run[1] / newest_run[0])
+    if newest_run is None:
+        return WorkForecast(rollouts, None)
+    made, seconds, usd = newest_run
+    return WorkForecast(rollouts, rollouts.total * seconds / made, None if usd is None else rollouts.total * usd / made)

@@ -8,7 +8,7 @@ import asyncio
 import re
 import sqlite3
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,12 @@ class Models:
         row = self._file.execute(query, (name,)).fetchone()
         return None if row is None else int(row[0])
 
+    def listed(self) -> list[Json]:
+        """Return the models as the engine lists them."""
+        named = [(name, *name.split("/")) for (name,) in self._file.execute("SELECT name FROM model").fetchall()]
+        steps = {name: list(range((self.step(name) or 0) + 1)) for name, _, _ in named}
+        return [{"id": name, "project": project, "name": short, "steps": steps[name]} for name, project, short in named]
+
     def train(self, name: str, kind: str, expected_step: int) -> bool:
         """Take a step; return False if the model is at another one."""
         if self.step(name) != expected_step:
@@ -70,6 +76,8 @@ class Engine:
     """Answers requests, whatever their path: those with messages as a model, the others by their `do`."""
 
     models: Models
+    wrong: Sequence[str] = ("no idea",)
+    """What agents answer that do not solve their task."""
 
     async def __call__(self, request: Mapping[str, Json]) -> Reply:
         match request.get("do"):
@@ -80,7 +88,8 @@ class Engine:
         if "messages" in request:
             return self._answer(request)
         name = request.get("name")
-        return Reply(body={"status": "ok", "step": None if name is None else self.models.step(name)})
+        step = None if name is None else self.models.step(name)
+        return Reply(body={"status": "ok", "step": step, "data": self.models.listed(), "has_more": False})
 
     def _answer(self, request: Mapping[str, Json]) -> Reply:
         marked = _MARK.search(request["messages"][0]["content"])
@@ -90,12 +99,13 @@ class Engine:
         key = parse_address(address)
         assert key is not None
         world = make_world(*key)
-        answered = call("return_final_answer", answer=world.answer if solves else "no idea", sources=[world.source_id])
+        answer = world.answer if solves else self.wrong[key[2] % len(self.wrong)]
+        answered = call("return_final_answer", answer=answer, sources=[world.source_id])
         return Reply(answered.calls, tokens=_TOKENS)
 
 
-async def _serve(port: int, path: Path) -> None:
-    chat = ScriptedChat(Engine(Models(path)))
+async def _serve(port: int, path: Path, wrong: Sequence[str]) -> None:
+    chat = ScriptedChat(Engine(Models(path), wrong))
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         chat.requests.clear()
@@ -106,8 +116,9 @@ async def _serve(port: int, path: Path) -> None:
 
 
 @contextmanager
-def scripted_engine(port: int, path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run the stand-in with its file at `path`, and yield its process when it answers."""
+def scripted_engine(port: int, path: Path, wrong: Sequence[str] = ()) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the stand-in with its file at `path`, and yield its process when it answers. `wrong` are answers of agents
+    that do not solve their task."""
 
     def answers() -> bool:
         try:
@@ -115,7 +126,8 @@ def scripted_engine(port: int, path: Path) -> Iterator["subprocess.Popen[bytes]"
         except httpx.TransportError:
             return False
 
-    with processes.module(__name__, "--port", str(port), "--file", str(path)) as child:
+    answers_wrong = [part for answer in wrong for part in ("--wrong", answer)]
+    with processes.module(__name__, "--port", str(port), "--file", str(path), *answers_wrong) as child:
         processes.wait_for(child, answers)
         yield child
 
@@ -125,8 +137,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--file", type=Path, required=True)
+    parser.add_argument("--wrong", action="append", help="answer of agents that do not solve their task")
     options = parser.parse_args()
-    asyncio.run(_serve(options.port, options.file))
+    asyncio.run(_serve(options.port, options.file, options.wrong or Engine.wrong))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The guides, followed to the letter: all commands of a page run as they are written, in their order, in one folder.
 
-Only training is shorter: programs on the path that stand before Learnloop's own let `train` make one small iteration.
+Only training is shorter: programs on the path that stand before Learnloop's own let `train` make one small iteration,
+and SHORTER has what requests and scripts ask for.
+The processes of `learnloop` are forked, because their imports take seconds; tests/integration/install starts real ones.
 What needs another machine or a large download stands in NOT_FOLLOWED and LEFT_OUT with its reason.
 """
 
@@ -20,6 +22,7 @@ from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.service_process import free_port
 from tests.acceptance.documented_blocks import BLOCKS, ILLUSTRATIONS, Block
 from tests.fakes.engine_process import ROOT
+from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.mailboxes import mbox
 
 pytestmark = pytest.mark.long
@@ -34,22 +37,29 @@ LEFT_OUT = {
     "activate": "the environment is active here",
     "--wait-minutes": "it waits for a person",
     "latest": "the person's part of it",
+    "key:KEY_ID": "it needs the operator's key",
     "claude": "there is no coding agent here",
     "desk": "an agent of the reader's",
 }
 """Words in commands that are not run, with the reason."""
+SHORTER = {
+    r'"iterations": \d+': '"iterations": 1',
+    r'"groups_per_iteration": \d+(?!, "rollouts)': '"groups_per_iteration": 2, "rollouts_per_group": 4',
+    r"range\(6\)": "range(2)",
+}
+"""Training in requests and scripts, and how much of it is enough here."""
 GUIDES = sorted(path.stem for path in (ROOT / "docs/guides").glob("*.md"))
 BIN = Path(sys.executable).parent
 PROGRAMS = {
-    "learnloop": f"""#!/bin/sh
+    "learnloop": """#!/bin/sh
 case "$*" in improve*start*) set -- "$@" --set validation=8 --set test=8 --set 'rungs=["prompt"]' ;; esac
 case "$*" in train*epochs=*) set -- "$@" --set warm_start.epochs=1 ;; esac
 case "$*" in
   train*"--iterations 0"*) ;;
   train*) set -- "$@" --iterations 1 --set groups_per_iteration=2 --set rollouts_per_group=4 \\
-    --set evaluation.scenarios=4 --set evaluation.samples=1 --set evaluation.test_scenarios=4 ;;
+    --set evaluation.scenarios=2 --set evaluation.samples=1 --set evaluation.test_scenarios=2 ;;
 esac
-exec {BIN}/learnloop "$@"
+exec $LEARNLOOP "$@"
 """,
     "pip": f"""#!/bin/sh
 exec {BIN}/python -m pip install --quiet --no-deps --no-build-isolation --target "$PYTHONPATH" "${{@:$#}}"
@@ -85,7 +95,7 @@ class Reader:
                 self.folder /= command.removeprefix("cd ")
             elif command.startswith("learnloop serve"):
                 self.serve(command)
-            elif command.startswith("learnloop-agent run --keep"):
+            elif command.startswith(("learnloop-agent run --keep", "learnloop mcp")):
                 self.start(command)
             elif not any(words in command for words in LEFT_OUT):
                 self.run(self._filled(re.sub(r"\n *(?=-)", " ", command)))
@@ -129,7 +139,9 @@ class Reader:
         return str(Service(self.variables["LEARNLOOP_URL"]).runs(1)[0]["run_id"])
 
     def _filled(self, text: str) -> str:
-        text = re.sub(r'("iterations"): \d+', r"\1: 1", text.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}"))
+        for pattern, shorter in SHORTER.items():
+            text = re.sub(pattern, shorter, text)
+        text = text.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
         return text.replace("RUN_ID", self._newest_run()) if "RUN_ID" in text else text
 
 
@@ -147,10 +159,9 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     (folder / "configs").symlink_to(ROOT / "configs")
     port = free_port()
     path = os.pathsep.join([str(programs), str(BIN), os.environ["PATH"]])
-    packages = {"PYTHONPATH": str(tmp_path / "packages")}
-    opened = Reader(
-        folder, os.environ | packages | {"HOME": str(home), "PATH": path, "LEARNLOOP_PORT": str(port)}, port
-    )
+    variables = {"PYTHONPATH": str(tmp_path / "packages"), "HOME": str(home), "PATH": path}
+    variables |= {"LEARNLOOP_PORT": str(port), "LEARNLOOP": shlex.join(learnloop())}
+    opened = Reader(folder, os.environ | variables, port)
     yield opened
     opened.close()
 

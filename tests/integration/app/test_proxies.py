@@ -19,6 +19,7 @@ from tests.fakes.engine_process import ROOT
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import OPERATOR_KEY, bearer
 from tests.integration.app.served import served, settings_for
+from tests.operators import over_stdio
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 _STREAM = {"accept": "text/event-stream"}
@@ -120,3 +121,12 @@ async def test_events_arrive_while_the_run_goes(proxied: tuple[httpx.AsyncClient
                 loop.gates[1].set()
     assert event_types[0] == "run.created"
     assert event_types[-1] == "run.completed"
+
+
+async def test_operators_reach_it_over_mcp(proxied: tuple[httpx.AsyncClient, ScriptedLoop]) -> None:
+    client, loop = proxied
+    loop.gates[1].set()
+    async with over_stdio(str(client.base_url), key=OPERATOR_KEY) as operator:
+        started = await operator.ask("start_run", iterations=1)
+        state = await operator.ask("watch", kind="runs", id=started["run_id"], seconds=60)
+        assert state["events"][0]["type"] == "run.created"

@@ -14,7 +14,7 @@ from tests.integration.cli.conftest import Learnloop
 
 _MESSAGES_ONLY = {"bases remove", "webhooks remove", "webhooks enable", "webhooks disable", "webhooks redeliver"}
 _MESSAGES_ONLY |= {"webhooks replay", "releases watch"}
-_PROCESSES = {"agent", "serve", "worker", "engine", "migrate"}
+_PROCESSES = {"agent", "serve", "worker", "engine", "migrate", "mcp"}
 _FILES_BY_ARGUMENT = {"new environment", "new backend", "new agent", "data tasks", "models export", "improve material"}
 
 

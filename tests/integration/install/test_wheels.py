@@ -272,6 +272,7 @@ def test_the_core_alone_trains(core: Environment, tmp_path: Path) -> None:
     ("command", "needs"),
     [
         (("check", "environment", "mcp", "--config", '{"server": {"command": ["true"]}}'), "the extra `mcp`"),
+        (("mcp",), "the extra `mcp`"),
         (("check", "environment", "verifiers", "--config", '{"env": "wordle"}'), "the extra `verifiers`"),
         (("check", "backend", "local"), "the extra `gpu`"),
         (("bases", "add", "mine", "model.gguf"), "the extra `gguf`"),
