@@ -23,6 +23,8 @@ from learnloop_service.app.domain.run_state import TERMINAL, RunStatus
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series
 RELEASED: Final = "released"
 """Status label for work that was released for another worker to continue."""
+DAY_BUDGET: Final = "day_budget"
+"""Status label for work that a project's or a key's budget for the day sent back into the queue."""
 UNASSIGNED: Final = "unassigned"
 """Arm label for requests that a release cannot assign, so that the stable checkpoint answers."""
 REGISTRY: Final = CollectorRegistry()
@@ -194,8 +196,8 @@ WEBHOOK_SECONDS = Histogram(
 
 # `increase` does not see the first event of a series that begins with it, so the series that alerts use begin at 0.
 for _counter, _values in (
-    (RUNS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED)),
-    (EVALUATIONS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED)),
+    (RUNS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED, DAY_BUDGET)),
+    (EVALUATIONS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED, DAY_BUDGET)),
     (GROUPS, ("trained", "no_signal", "unscored")),
     (TOKENS, ("prompt", "completion")),
     (JUDGE_CALLS, ("ok", "cached", "failed")),

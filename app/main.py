@@ -20,6 +20,7 @@ from learnloop_service.app.api import (
     agent_sessions,
     agent_tasks,
     ask,
+    budgets,
     catalogue,
     comparisons,
     datasets,
@@ -120,6 +121,7 @@ _PARTS = (
     failures,
     trajectories,
     ask,
+    budgets,
     feedback,
     catalogue,
     webhooks,
@@ -214,7 +216,7 @@ async def _opened(
         open_proxy() as state.proxy,
         open_session_gateway(state.service) as state.session_gateway,
         looking(scheduler_of(state.service, state.proxy.http)),
-        improving(watcher_of(state.service)),
+        improving(watcher_of(state.service, state.proxy.http)),
     ):
         state.heavy_reads = HeavyReads(state.service.database_engine.url)
         state.stored_texts = StoredTexts(state.heavy_reads)

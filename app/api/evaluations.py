@@ -8,7 +8,7 @@ from ulid import ULID
 
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentService
 from learnloop_service.app.api.engine import CurrentEvaluations
-from learnloop_service.app.api.pages import ById, ByNumber
+from learnloop_service.app.api.pages import ById, ByNumber, StartedBy
 from learnloop_service.app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.tables import EvaluationJob
@@ -55,10 +55,13 @@ async def save_evaluation_reply(tx: AsyncSession, started: StartedEvaluation) ->
 
 
 @router.get("/evaluations")
-async def list_evaluations(store: CurrentStore, caller: CurrentCaller, paging: ById) -> Page[EvaluationBrief]:
+async def list_evaluations(
+    store: CurrentStore, caller: CurrentCaller, paging: ById, started_by: StartedBy = None
+) -> Page[EvaluationBrief]:
     """List evaluations, newest first. What-ifs are listed with their trajectory, rejudgings with
     their run."""
-    jobs = await store.listed(before=paging.cursor, limit=paging.fetched, project=caller.project)
+    whose = {"project": caller.project, "started_by": started_by}
+    jobs = await store.listed(before=paging.cursor, limit=paging.fetched, **whose)
     return paging.page(jobs, evaluation_brief, lambda row: row.id)
 
 

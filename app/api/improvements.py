@@ -3,17 +3,19 @@
 from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Response
+from fastapi.responses import JSONResponse
 from ulid import ULID
 
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, CurrentService
 from learnloop_service.app.api.engine import CurrentEvaluations
-from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.pages import ById, StartedBy
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, Rung
+from learnloop_service.app.domain.improvement_state import LIVE, Rung
 from learnloop_service.app.errors import NotAllowed, NotFound
 from learnloop_service.app.http import idempotency
 from learnloop_service.app.improvements.actions import Actions
 from learnloop_service.app.improvements.lines import price_table
+from learnloop_service.app.improvements.plan import plan_of
 from learnloop_service.app.improvements.proposals import Proposals, proposers_reason
 from learnloop_service.app.improvements.start import ImprovementStarter
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
@@ -21,14 +23,13 @@ from learnloop_service.app.improvements.view import brief, whole
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.improvements import (
     ContinueImprovement,
-    EvidenceOut,
     ImprovementBrief,
     ImprovementOut,
+    ImprovementPlan,
     ImprovementRequest,
     Proposal,
     ProposalOut,
 )
-from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.environment.json_type import Json
 
 router = keyed_router("improvements", prefix="/improvements")
@@ -43,19 +44,18 @@ async def _store(database: CurrentDatabase) -> ImprovementStore:
 Store = Annotated[ImprovementStore, Depends(_store)]
 
 
-async def _actions(service: CurrentService, store: Store) -> Actions:
-    return Actions(service, store)
-
-
-CurrentActions = Annotated[Actions, Depends(_actions)]
-
-
-@router.post("", status_code=202)
+@router.post("", status_code=202, response_model=ImprovementBrief, responses={200: {"model": ImprovementPlan}})
 async def post_improvement(
     service: CurrentService, evaluations: CurrentEvaluations, caller: CurrentCaller, request: ImprovementRequest
-) -> ImprovementBrief:
-    """Start to improve an agent in the background. Poll it until it has ended."""
+) -> ImprovementBrief | JSONResponse:
+    """Start to improve an agent in the background. Poll it until it has ended.
+
+    With `dry_run` the response is 200 and the plan, and nothing is stored.
+    """
     improvement, candidates = await ImprovementStarter(service, evaluations).start(str(ULID()), request, caller)
+    if request.dry_run:
+        plan = await plan_of(service, improvement, candidates)
+        return JSONResponse(plan.model_dump(mode="json"))
     async with service.database.begin() as tx:
         tx.add(improvement)
         await tx.flush()
@@ -67,9 +67,12 @@ async def post_improvement(
 
 
 @router.get("")
-async def list_improvements(store: Store, caller: CurrentCaller, paging: ById) -> Page[ImprovementBrief]:
+async def list_improvements(
+    store: Store, caller: CurrentCaller, paging: ById, started_by: StartedBy = None
+) -> Page[ImprovementBrief]:
     """List improvements, newest first."""
-    rows = await store.listed(project=caller.project, before=paging.cursor, limit=paging.fetched)
+    whose = {"project": caller.project, "started_by": started_by}
+    rows = await store.listed(before=paging.cursor, limit=paging.fetched, **whose)
     return paging.page(rows, lambda row: brief(*row), lambda row: row[0].id)
 
 
@@ -135,35 +138,25 @@ async def get_proposal(
 def _proposal(record: ImprovementRecord, number: int) -> ProposalOut:
     if number >= len(record.candidates) or (row := record.candidates[number]).rung != Rung.PROMPT:
         raise NotFound(f"There is no proposed prompt {number}.")
-    training = (row.evidence or {}).get("training")
-    return ProposalOut(
-        number=number,
-        state=CandidateState(row.state),
-        reason=proposers_reason(row),
-        prompt=None if row.prompt is None else PromptUsed.model_validate(row.prompt),
-        quotes=row.only_by_person,
-        screening=None if training is None else EvidenceOut.model_validate(training),
-    )
+    screening = (row.evidence or {}).get("training")
+    same = {"number": number, "state": row.state, "prompt": row.prompt, "quotes": row.only_by_person}
+    return ProposalOut.model_validate(same | {"reason": proposers_reason(row), "screening": screening})
 
 
 @router.post("/{id}/continue", status_code=202)
 async def continue_improvement(
-    service: CurrentService,
-    actions: CurrentActions,
-    caller: CurrentCaller,
-    id: ImprovementId,
-    request: ContinueImprovement,
+    service: CurrentService, store: Store, caller: CurrentCaller, id: ImprovementId, request: ContinueImprovement
 ) -> ImprovementOut:
     """Go on with an improvement that has ended, with another target or budget."""
     changes = request.model_dump(mode="json", exclude_none=True)
-    await actions.resume_ended(id, caller.actor, changes)
+    await Actions(service, store).resume_ended(id, caller.actor, changes)
     return await whole(service, id)
 
 
 @router.post("/{id}/{action}", status_code=202)
 async def act_on_improvement(
     service: CurrentService,
-    actions: CurrentActions,
+    store: Store,
     caller: CurrentCaller,
     id: ImprovementId,
     action: Annotated[Literal["pause", "resume", "cancel"], Path(description="What to do")],
@@ -173,5 +166,5 @@ async def act_on_improvement(
     `pause`: nothing more is started. `resume`: a paused one goes on; one that waits for prompts waits no longer.
     `cancel`: it ends, and its evaluation or run is cancelled.
     """
-    await getattr(actions, action)(id, caller.actor)
+    await getattr(Actions(service, store), action)(id, caller.actor)
     return await whole(service, id)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from fastapi import Depends
+from fastapi import Depends, Query
 
-from learnloop_service.app.api.dependencies import IdCursor, Limit, NumberCursor
+from learnloop_service.app.api.dependencies import NO_NUL, IdCursor, Limit, NumberCursor
 from learnloop_service.app.schemas.base import Page
 
 Source = TypeVar("Source")
@@ -51,6 +51,8 @@ async def _by_number(cursor: NumberCursor = None, limit: Limit = 50) -> Paging:
     return Paging(cursor, limit)
 
 
+_OF_KEY = "Only what this API key started, by id or name, or an order such as `improvement:ID`. Default: all"
+StartedBy = Annotated[str | None, Query(min_length=1, max_length=100, pattern=NO_NUL, description=_OF_KEY)]
 ById = Annotated[Paging, Depends(_by_id)]
 """A page of a list whose cursors are ids."""
 ByNumber = Annotated[Paging, Depends(_by_number)]

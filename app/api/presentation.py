@@ -1,12 +1,12 @@
 """Converts rows to response bodies."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from learnloop_service.app.api.links import results_path, run_links
 from learnloop_service.app.db.tables import EvaluationJob, Reflection, Run
-from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.domain.run_state import TERMINAL, RunStatus
 from learnloop_service.app.domain.settings_by_path import by_path
 from learnloop_service.app.domain.supervised import supervised_figures
 from learnloop_service.app.errors import NotFound
@@ -28,8 +28,10 @@ from learnloop_service.app.schemas.runs import (
     ExpectedWork,
     IterationOut,
     LearnLoopAccepted,
+    LearnLoopPlan,
     Rewards,
     RunBrief,
+    RunForecastOut,
     RunListed,
     RunOut,
     RunWebhookCreated,
@@ -51,13 +53,20 @@ def accepted(run_id: str, started: Started) -> LearnLoopAccepted:
         status=RunStatus.QUEUED,
         results_path=results_path(run_id),
         links=run_links(run_id),
-        warnings=list(started.warnings),
-        defaults={path: DefaultOut(**asdict(default)) for path, default in started.defaults.items()},
-        expected=ExpectedWork.model_validate(asdict(started.expected)),
         webhooks=[
             RunWebhookCreated(id=endpoint.row.id, url=endpoint.row.url, secret=endpoint.secret)
             for endpoint in started.endpoints
         ],
+        **dict(planned(started)),
+    )
+
+
+def planned(started: Started) -> LearnLoopPlan:
+    """Return what a run would be and do."""
+    return LearnLoopPlan(
+        warnings=list(started.warnings),
+        defaults={path: DefaultOut(**asdict(default)) for path, default in started.defaults.items()},
+        expected=ExpectedWork.model_validate(asdict(started.expected)),
     )
 
 
@@ -95,29 +104,27 @@ def _is_short(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST_SETTING
 
 
-def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
-    """Return a run with its figures, its position in the queue, and its cost."""
+def run_whole(figures: RunFigures, queue: QueuePosition | None, forecast: RunForecastOut | None = None) -> RunOut:
+    """Return a run with its figures, its position in the queue, its cost and what it will come to."""
     run = figures.run
+    judged = verdict(figures.evaluations, run.best_step, causes_of(run), figures.losses)
+    if forecast is not None and run.status in TERMINAL:
+        details, text = (" ".join(filter(None, (said, *forecast.text))) for said in (judged.details, judged.text))
+        judged = replace(judged, details=details, text=text)
     cost = ledger_totals(figures.used, run.machine_price_per_hour)
     return RunOut.model_validate(
-        _brief(run)
+        RunOut.shown_of(run)
+        | _brief(run)
         | {
             "warnings": [*run.warnings, *warnings_of(figures.iterations), *lost_warnings(figures.iterations)],
-            "defaults": run.defaults,
             "best_checkpoint": _best_checkpoint(figures),
-            "verdict": asdict(verdict(figures.evaluations, run.best_step, causes_of(run), figures.losses)),
+            "verdict": asdict(judged),
+            "forecast": forecast,
             "queue": None if queue is None else asdict(queue),
-            "wait_reason": run.wait_reason,
-            "reproducible": run.reproducible,
-            "reproducible_reason": run.reproducible_reason,
             "parent": _parent(run),
             "attempts": run.claims,
-            "cancel_requested": run.cancel_requested,
-            "request": run.request,
             "iterations": figures.iterations,
             "evaluations": figures.evaluations,
-            "summary": run.summary,
-            "pruned": run.pruned,
             "webhooks": figures.deliveries,
             "cost": cost.model_dump()
             | {
@@ -129,7 +136,6 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
             },
             "last_event": run.event_seq,
             "results_path": results_path(run.id),
-            "results_error": run.results_error,
         }
     )
 
@@ -150,19 +156,9 @@ def ledger_totals(sums: Totals, price_per_hour: float | None) -> LedgerTotals:
 def iteration(stored: ShownIteration) -> IterationOut:
     """Return one iteration with all its figures."""
     row, showcase = stored
-    return IterationOut(
-        **_curve_point(vars(row)),
-        supervised=_supervised(row.train_metrics),
-        best_step=row.best_step,
-        failed_rollouts=row.failed_rollouts,
-        skipped_groups=row.skipped_groups,
-        train_metrics=row.train_metrics,
-        timing=row.timing,
-        sampled_step=row.sampled_step,
-        staleness=row.staleness,
-        finished_at=row.finished_at,
-        email=None if showcase is None or not shows_email(showcase.outcome) else showcase_email(showcase),
-    )
+    email = None if showcase is None or not shows_email(showcase.outcome) else showcase_email(showcase)
+    shown = IterationOut.shown_of(row) | _curve_point(vars(row))
+    return IterationOut(**shown, supervised=_supervised(row.train_metrics), email=email)
 
 
 def node_scores(row: Reflection) -> NodeScores:
@@ -189,10 +185,7 @@ def evaluation_figures(job: EvaluationJob) -> dict[str, Any]:
     return {
         "evaluation_id": job.id,
         "models": [contestant["label"] for contestant in job.request["models"]],
-        **{
-            name: getattr(job, name)
-            for name in ("status", "done", "total", "error", "created_at", "started_at", "finished_at")
-        },
+        **EvaluationBrief.shown_of(job),
     }
 
 
@@ -213,12 +206,8 @@ def _best_checkpoint(figures: RunFigures) -> dict[str, Any] | None:
 
 def _brief(run: Run) -> dict[str, Any]:
     """Return plain values, because pydantic validates them in a single call, much faster than one model at a time."""
-    return {
+    return RunBrief.shown_of(run) | {
         "run_id": run.id,
-        "status": run.status,
-        "environment": run.environment,
-        "judge": run.judge,
-        "backend": run.backend,
         "on_engine": is_on_engine(run.backend),
         "model": {"project": run.model_project, "name": run.model_name, "base_model": run.base_model},
         "progress": {
@@ -231,29 +220,20 @@ def _brief(run: Run) -> dict[str, Any]:
             "failures": run.rollout_failures,
         },
         "best_checkpoint": None if run.best_step is None else {"step": run.best_step, "success": run.best_success},
-        "rollouts": run.rollouts,
         "tokens": {"prompt": run.prompt_tokens, "completion": run.completion_tokens},
-        "error": run.error,
         "ended_early": _ended_early(run),
         "diagnosis": next(iter(causes_of(run)), None),
-        "created_at": run.created_at,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
-        "name": run.name,
-        "tags": run.tags,
-        "notes": run.notes,
-        "starred": run.starred,
         "links": run_links(run.id),
     }
 
 
 def _ended_early(run: Run) -> str | None:
     finished = run.next_iteration - 1
-    if run.status != RunStatus.COMPLETED or finished >= run.iterations_total or not run.request.get("end_when_learned"):
+    rules = [name for name in ("stop_when", "end_when_learned") if run.request.get(name)]
+    if run.status != RunStatus.COMPLETED or finished >= run.iterations_total or not rules:
         return None
-    return (
-        f"It ended after {finished} of {counted(run.iterations_total, 'iteration')}, because little was left to learn."
-    )
+    why = "by its stop_when" if rules[0] == "stop_when" else "because little was left to learn"
+    return f"It ended after {finished} of {counted(run.iterations_total, 'iteration')}, {why}."
 
 
 def _parent(run: Run) -> dict[str, Any] | None:

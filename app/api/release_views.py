@@ -47,14 +47,10 @@ def release_out(whole: WholeRelease) -> ReleaseOut:
     # Of the current stage, which can be newer than the evidence of the last look.
     guardrails = {name: weigh(rules, row.stage, name, evidence.cells.get(name, {})) for name in rules.guardrails}
     ends_at = words.ends_at(rules, row.started_at)
-    more = {
-        "unit": row.unit,
+    more = ReleaseOut.shown_of(row) | {
         "rules": rules,
         "arms": _arms(whole),
         "guardrails": [_guardrail(name, evidence) for name, evidence in guardrails.items()],
-        "looks": row.looks,
-        "looked_at": row.looked_at,
-        "stage_since": row.stage_since,
         "next": words.lacks(rules, state, row.stage, whole.met, guardrails, ends_at, row.unit),
         "quality": words.quality(rules, state, evidence.cells, outcome, units, whole.confirmation),
         "effect": EffectOut.of(outcome),
@@ -62,13 +58,12 @@ def release_out(whole: WholeRelease) -> ReleaseOut:
         "forecast": _forecast(row),
         "salt": None if state in LIVE else row.salt.hex(),
     }
-    return ReleaseOut.model_validate(_brief(row, whole.stable) | more)
+    return ReleaseOut.model_validate(more | _brief(row, whole.stable))
 
 
 def _brief(row: Release, stable: Promotion) -> dict[str, Any]:
     state, reason = ReleaseState(row.state), None if row.reason is None else ReleaseReason(row.reason)
-    same = ("stage", "version", "evaluation_id", "actor", "created_at", "started_at", "ended_at")
-    return {
+    return ReleaseBrief.shown_of(row) | {
         "release_id": row.id,
         "name": str(ModelName(row.project, row.name)),
         "state": state,
@@ -80,7 +75,6 @@ def _brief(row: Release, stable: Promotion) -> dict[str, Any]:
         "stable_prompt": PromptUsed.of_reference(stable.prompt),
         "share": row.share if state in SPLITTING else 0.0,
         "stages": len(row.rules["ramp"]),
-        **{name: getattr(row, name) for name in same},
     }
 
 
@@ -116,9 +110,4 @@ def _guardrail(name: Guardrail, evidence: GuardrailEvidence) -> GuardrailOut:
 def _forecast(row: Release) -> ForecastOut:
     rules = ReleaseRules.parse(row.rules)
     estimate = forecast_of(rules, row.baseline)
-    return ForecastOut(
-        units_a_day=estimate.units_a_day,
-        enrolled_a_week=estimate.enrolled_a_week,
-        days=list(estimate.days),
-        note=words.forecast_note(rules, estimate, row.unit),
-    )
+    return ForecastOut.model_validate(asdict(estimate) | {"note": words.forecast_note(rules, estimate, row.unit)})

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, Limit
 from learnloop_service.app.api.engine import CurrentEngine, CurrentEvaluations
-from learnloop_service.app.api.pages import ById, ByNumber, Paging
+from learnloop_service.app.api.pages import ById, ByNumber, Paging, StartedBy
 from learnloop_service.app.api.promotions import ProjectPart, PromotedPart
 from learnloop_service.app.api.release_views import release_accepted, release_brief, release_out
 from learnloop_service.app.api.routers import keyed_router
@@ -78,9 +78,12 @@ async def list_releases_of_promotion(
 
 
 @router.get("/releases")
-async def list_releases(store: CurrentStore, caller: CurrentCaller, paging: ById) -> Page[ReleaseBrief]:
+async def list_releases(
+    store: CurrentStore, caller: CurrentCaller, paging: ById, started_by: StartedBy = None
+) -> Page[ReleaseBrief]:
     """List the caller's releases, newest first."""
-    releases = await store.listed(project=caller.project, before=paging.cursor, limit=paging.fetched)
+    whose = {"project": caller.project, "by": started_by}
+    releases = await store.listed(before=paging.cursor, limit=paging.fetched, **whose)
     return paging.page(releases, lambda pair: release_brief(*pair), lambda pair: pair[0].id)
 
 

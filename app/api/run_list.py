@@ -10,7 +10,7 @@ from pydantic import AwareDatetime
 
 from learnloop_service.app.api import presentation
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentQueries, CurrentService, Limit
-from learnloop_service.app.api.pages import Paging
+from learnloop_service.app.api.pages import Paging, StartedBy
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.json_text import flaw
 from learnloop_service.app.domain.run_state import RunStatus
@@ -52,6 +52,7 @@ async def list_runs(
     since: Annotated[
         AwareDatetime | None, Query(description="Only runs that were requested at this time or later. Default: all")
     ] = None,
+    started_by: StartedBy = None,
     sort: Annotated[
         SortBy, Query(description="What to sort by. `gain` is the latest held-out success minus the first one")
     ] = SortBy.CREATED,
@@ -69,7 +70,7 @@ async def list_runs(
     limit: Limit = 50,
 ) -> Page[RunListed]:
     """List runs, newest first or sorted by their figures."""
-    filters = RunFilters(caller.project, status, search, tag, starred, settings_hash, since)
+    filters = RunFilters(caller.project, status, search, tag, starred, settings_hash, since, started_by)
     order = Order(sort, ascending)
     after = None if cursor is None else _page_end(cursor, order)
     rows = await RunList(service.database).page(filters, order, after, limit + 1, fold=fold)

@@ -197,7 +197,7 @@ async def fork_run(
     request = request or ForkRequest()
     new_id = str(ULID())
     save = saved_reply(new_id, has_webhooks=bool(request.webhooks))
-    started = await fork(service, new_id, run_id, request, caller.actor, save)
+    started = await fork(service, new_id, run_id, request, caller, save)
     return presentation.accepted(new_id, started)
 
 

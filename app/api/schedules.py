@@ -61,7 +61,7 @@ async def create_schedule(
 ) -> ScheduleOut:
     """Create a schedule. The response shows the next three times at which it is due."""
     project = caller.project_of(request.project) or settings.art_project
-    schedule = await new_schedule(service, request, project, str(ULID()), caller.actor)
+    schedule = await new_schedule(service, request, project, str(ULID()), caller)
     return await _read_schedule(store, scheduler, (await store.create(schedule)).id)
 
 

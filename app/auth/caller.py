@@ -1,6 +1,8 @@
 """The caller of a request, and what it has access to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from learnloop_service.app.auth.scopes import UNBOUND, Scope
 from learnloop_service.app.errors import Forbidden
@@ -32,6 +34,15 @@ class Caller:
     """The only improvement that the caller can access, in order to propose prompts; None without such a limit."""
     key_sha256: str | None = None
     """Hash of the API key that the caller used or signed in with; None if it needed none or is an agent."""
+
+    started_by: Mapping[str, str | None] | None = None
+    """Id and name of that key, for what the caller starts; see `StartedRow`."""
+
+    @classmethod
+    def on_order(cls, order: str, project: str, started_by: Mapping[str, Any] | None) -> "Caller":
+        """Return the caller that carries out an improvement or a schedule."""
+        by = {**(started_by or {"id": None, "name": None}), "order": order}
+        return cls(order, project, frozenset(Scope), started_by=by)
 
     @property
     def namespace(self) -> str:

@@ -136,4 +136,5 @@ def caller_with(row: ApiKey) -> Caller:
     """Return the caller with that key."""
     project = None if row.project == ANY_PROJECT else row.project
     scopes = frozenset(Scope(scope) for scope in row.scopes)
-    return Caller(f"key:{row.prefix}", project, scopes, None, row.improvement_id, row.sha256)
+    key = {"id": row.id, "name": row.name}
+    return Caller(f"key:{row.prefix}", project, scopes, None, row.improvement_id, row.sha256, key)

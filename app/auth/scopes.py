@@ -33,7 +33,7 @@ DASHBOARD_FILES = "/assets/"
 PAGES = "/ui"
 """Path of the dashboard's pages. They need no key, but show more in their head to a caller with one."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPERATOR = ("/keys", "/settings")
+_OPERATOR = ("/keys", "/settings", "/budgets")
 SESSION = "/session"
 """Path to sign in, sign out and ask who is signed in. Any key can use it."""
 

@@ -6,15 +6,17 @@ A row can be claimed if it is queued, or if its worker has not renewed the lease
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from learnloop_service.app.claims.day_budget import Now, is_open
 from learnloop_service.app.claims.lease import Lease, Row, lapsed, until
 from learnloop_service.app.claims.moves import move_held, move_locked
 from learnloop_service.app.claims.turns import in_turn, turns
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import Move, RunStatus
+from learnloop_service.environment.json_type import Json
 
 MAX_CLAIMS = 5
 """Maximum number of claims without any progress before the work fails."""
@@ -35,6 +37,8 @@ class Claims(Generic[Row]):
     failed: ClassVar[EventType]
     unowned: ClassVar[Mapping[str, Any]]
     """Columns to set on a row that no worker owns any more."""
+    now: Now = staticmethod(func.clock_timestamp)
+    """The time by which days end."""
 
     def __init__(self, database: Database, worker: str, *, ttl_s: float, engine: str) -> None:
         """Set up claims by `worker`. `engine` is the name of the engine that the worker can reach."""
@@ -74,6 +78,7 @@ class Claims(Generic[Row]):
             .where(
                 or_(table.status == RunStatus.QUEUED, orphaned),
                 or_(table.engine.is_(None), table.engine == self._engine),
+                is_open(table, self.now),
                 *self._conditions(),
             )
             .order_by(*in_turn(table, turn))
@@ -97,6 +102,7 @@ class Claims(Generic[Row]):
             "lease_until": until(self.ttl_s),
             "started_at": func.coalesce(table.started_at, func.now()),
             "wait_reason": None,
+            "shortage": null(),
             **self._extra_columns(),
         }
         await move_locked(tx, row, Move.CLAIM, **values)
@@ -117,12 +123,16 @@ class Claims(Generic[Row]):
         data = {"error": reason, **await self._final_data(tx, row.id)}
         await self.append(tx, row.id, self.failed, "system", data)
 
-    async def release(self, lease: Lease[Row]) -> None:
-        """Let any worker continue immediately. Does nothing if the lease is lost."""
+    async def release(self, lease: Lease[Row], reason: str | None = None, shortage: Json = None) -> None:
+        """Let any worker continue immediately, or because of `shortage` once a budget for the day has room again. Does
+        nothing if the lease is lost."""
         # A worker that shuts down cleanly does not count against the work.
-        claims = func.greatest(self.table.claims - 1, 0)
+        values = {**self.unowned, "claims": func.greatest(self.table.claims - 1, 0)}
+        values |= {"wait_reason": reason, "shortage": shortage} if shortage else {}
         async with self._database.begin() as tx:
-            if await move_held(tx, lease, Move.RELEASE, claims=claims, **self.unowned):
+            if await move_held(tx, lease, Move.RELEASE, **values):
+                if shortage and not shortage.get("waits"):
+                    await self.append(tx, lease.id, EventType.BUDGET_REACHED, lease.actor, shortage)
                 await self.append(tx, lease.id, self.released, lease.actor, {})
 
     async def expire(self, owner: str) -> None:

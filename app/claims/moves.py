@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Update, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from learnloop_service.app.claims.day_budget import CLOSE_RESERVATIONS
 from learnloop_service.app.claims.lease import Lease
 from learnloop_service.app.db.tables.claimable import Claimable
 from learnloop_service.app.domain.run_state import Move
@@ -21,7 +22,10 @@ def moving(table: type[Claimable], move: Move, *where: ColumnElement[bool], **va
 async def move_held(tx: AsyncSession, lease: Lease[Any], move: Move, **values: Any) -> bool:
     """Make the move on the lease's row. Returns False, without a change, if the lease is lost."""
     moved = moving(lease.table, move, lease.held(), **values).returning(lease.table.id)
-    return (await tx.execute(moved)).scalar_one_or_none() is not None
+    if (await tx.execute(moved)).scalar_one_or_none() is None:
+        return False
+    await tx.execute(CLOSE_RESERVATIONS, {"job_id": lease.id})
+    return True
 
 
 async def move_locked(tx: AsyncSession, row: Claimable, move: Move, **values: Any) -> None:
@@ -29,3 +33,4 @@ async def move_locked(tx: AsyncSession, row: Claimable, move: Move, **values: An
     table = type(row)
     moved = moving(table, move, table.id == row.id, **values).returning(table)
     (await tx.execute(moved, execution_options={"populate_existing": True})).scalar_one()
+    await tx.execute(CLOSE_RESERVATIONS, {"job_id": row.id})

@@ -12,7 +12,7 @@ from rich.text import Text
 from learnloop.operations import segment
 from learnloop_service.app.cli.charts import bar, figure, percent
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
-from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
+from learnloop_service.app.cli.options import AsJson, DataDir, StartedBy, config_file, own_url, setting
 from learnloop_service.app.cli.output_files import OLD_NAME
 from learnloop_service.app.cli.run_names import with_runs_named
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
@@ -29,6 +29,7 @@ from learnloop_service.app.cli.terminal import (
     progress,
     results,
     say,
+    starter_of,
     table,
     whole,
 )
@@ -127,11 +128,12 @@ def evaluate(
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of evaluations.")] = 20,
+    started_by: StartedBy = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List evaluations, newest first."""
-    evaluations = service.call("GET", "/evaluations", params={"limit": limit})["items"]
+    evaluations = service.newest("/evaluations", limit, started_by=started_by)
     columns = (*map(whole, ("EVALUATION", "STATUS", "DONE")), Column("MODELS"))
     print_list(evaluations, as_json, "no evaluations", columns, _row)
 
@@ -259,10 +261,10 @@ def _show(evaluation: Json, as_json: bool) -> None:
         print_json(evaluation)
         return
     rollouts = f"{evaluation['done']} of {counted(evaluation['total'], 'rollout')}"
-    say(f"evaluation {evaluation['evaluation_id']} is {evaluation['status']}, {rollouts}")
+    say(f"evaluation {evaluation['evaluation_id']} is {evaluation['status']}, {rollouts}{starter_of(evaluation)}")
     if evaluation["error"]:
         say(evaluation["error"], "red")
-    if evaluation["status"] == "paused":
+    if evaluation["status"] in ("paused", "queued") and evaluation["wait_reason"]:
         say(evaluation["wait_reason"])
     if report := evaluation["report"]:
         level, scenarios = (

@@ -1,6 +1,7 @@
 """`learnloop improve`: make an agent better by the cheapest step that is good enough."""
 
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from learnloop.operations import segment
 from learnloop_service.app.cli import prompts as stored_prompts
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.material_files import read_proposal, write_material
-from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
+from learnloop_service.app.cli.options import AsJson, DataDir, StartedBy, config_file, own_url, setting
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
 from learnloop_service.app.cli.service_process import service_at
 from learnloop_service.app.cli.terminal import (
@@ -56,6 +57,7 @@ def start(
     settings: Annotated[
         list[str] | None, setting("Any other field, such as environment.config.inbox=mine; repeatable.")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would try, show and take.")] = False,
     url: Annotated[str | None, own_url("improvement")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -64,6 +66,7 @@ def start(
     flags: dict[str, Json] = {
         "target": target,
         "wait_minutes": wait_minutes,
+        "dry_run": dry_run or None,
         "budget.max_usd": max_usd,
         "budget.max_minutes": max_minutes,
     }
@@ -72,14 +75,17 @@ def start(
         if prompts:
             request["prompts"] = [*request.get("prompts", []), *(_stored(service, path) for path in prompts)]
         accepted = service.call("POST", "/improvements", json=request)
+        if dry_run:
+            print_result(accepted, as_json, *([] if as_json else _plan(accepted)))
+            return
         ended = watch(service, accepted["id"], quiet=as_json)
     _finish(ended, as_json)
 
 
 @app.command("list")
-def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
+def list_(started_by: StartedBy = None, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List improvements, newest first."""
-    improvements = service.call("GET", "/improvements", params={"limit": 50})["items"]
+    improvements = service.newest("/improvements", 50, started_by=started_by)
     columns = (whole("ID"), *map(folded, ("STATUS", "ENVIRONMENT", "TARGET", "CANDIDATES", "STARTED")))
     print_list(improvements, as_json, "No improvements. Start one: learnloop improve start", columns, _row)
 
@@ -88,8 +94,7 @@ def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
 def show(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show an improvement: what was tried, what it reached, and what it cost."""
     improvement = service.call("GET", _path(service, id))
-    lines = [] if as_json else [*_lines(improvement), *_end(improvement)]
-    print_result(improvement, as_json, *lines)
+    print_result(improvement, as_json, *([] if as_json else chain(*_text(improvement))))
 
 
 @app.command("watch")
@@ -98,22 +103,16 @@ def watch_(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False
     _finish(watch(service, _id(service, id), quiet=as_json), as_json)
 
 
-@app.command()
-def pause(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
-    """Pause an improvement: nothing more is started. An evaluation in progress continues to its end."""
-    _act(service, id, "pause", as_json)
+def _add_command(action: str, help: str) -> None:
+    @app.command(action, help=help)
+    def act(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
+        improvement = service.call("POST", f"{_path(service, id)}/{action}")
+        print_result(improvement, as_json, _doing(improvement))
 
 
-@app.command()
-def resume(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
-    """Resume a paused improvement, or let one that waits for prompts wait no longer."""
-    _act(service, id, "resume", as_json)
-
-
-@app.command()
-def cancel(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
-    """Cancel an improvement, and the evaluation or run in progress."""
-    _act(service, id, "cancel", as_json)
+_add_command("pause", "Pause an improvement: nothing more is started. An evaluation in progress continues to its end.")
+_add_command("resume", "Resume a paused improvement, or let one that waits for prompts wait no longer.")
+_add_command("cancel", "Cancel an improvement, and the evaluation or run in progress.")
 
 
 @app.command("continue")
@@ -160,11 +159,17 @@ def propose(
     """Propose a prompt to try."""
     body = {"parts": read_proposal(path), "why": why}
     proposal = service.call("POST", f"{_path(service, id)}/candidates", json=body)
-    quotes = (
-        " It quotes training tasks, so a person should read it before it is promoted." if proposal["quotes"] else ""
-    )
     number, prompt = proposal["number"], proposal["prompt"]
-    print_result(proposal, as_json, f"{prompt['name']}@{prompt['version']} is candidate {number}.{quotes}")
+    print_result(
+        proposal,
+        as_json,
+        f"{prompt['name']}@{prompt['version']} is candidate {number}.",
+        *(
+            ["It quotes training tasks, so a person should read it before it is promoted."]
+            if proposal["quotes"]
+            else ()
+        ),
+    )
 
 
 @app.command()
@@ -187,7 +192,7 @@ def watch(service: Service, id: str, *, quiet: bool = False) -> Json:
     with progress.status(f"improvement {id}") as display:
 
         def show_new(improvement: Json) -> None:
-            for line in () if quiet else _lines(improvement):
+            for line in () if quiet else _text(improvement)[0]:
                 if line not in printed:
                     printed.add(line)
                     say(line)
@@ -196,51 +201,43 @@ def watch(service: Service, id: str, *, quiet: bool = False) -> Json:
         return polled(lambda: service.call("GET", _path(service, id)), show_new, _ENDED, display.update)
 
 
-def _lines(improvement: Json) -> list[str]:
-    """Return the lines about what is decided."""
+def _text(improvement: Json) -> tuple[list[str], list[str]]:
+    """Return the lines about what is decided, and those about what came of it, or what it does now."""
     # Imported late: the models of the API take a while.
-    from learnloop_service.app.improvements.lines import candidate_line, forecast_line, line, pilot_line
-    from learnloop_service.app.schemas.improvements import ImprovementOut
-
-    shown = ImprovementOut.model_validate(improvement)
-    lines = [f"Improvement {shown.id}", *shown.can_show]
-    decided = [
-        candidate_line(row, shown.target) for row in shown.tried if row.decided_at is not None or row.state == "skipped"
-    ]
-    pilot = [pilot_line(shown.pilot)] if shown.pilot is not None else []
-    waits = [line("waits", shown.reason)] if shown.reason and shown.status == "running" else []
-    forecasts = [forecast_line(forecast) for forecast in shown.forecast]
-    return [*lines, *decided[:1], *pilot, *forecasts, *decided[1:], *waits]
-
-
-def _end(improvement: Json) -> list[str]:
-    """Return the lines about what came of it, or what it does now."""
-    from learnloop_service.app.improvements.lines import failures_line, price_line
+    from learnloop_service.app.improvements.lines import decided, ended
     from learnloop_service.app.schemas.improvements import ImprovementOut
 
     shown = ImprovementOut.model_validate(improvement)
     if shown.sentence is None:
-        return [_doing(improvement)]
-    lines = (shown.sentence, price_line(shown), failures_line(shown), _next(improvement))
-    return [line for line in lines if line is not None]
+        return decided(shown), [_doing(improvement)]
+    return decided(shown), [*ended(shown), *_next(improvement)]
 
 
-def _next(improvement: Json) -> str | None:
-    """Return the command by which users get the champion; None if nothing was accepted."""
+def _plan(plan: Json) -> list[str]:
+    from learnloop_service.app.improvements.lines import planned
+    from learnloop_service.app.schemas.improvements import ImprovementPlan
+
+    return planned(ImprovementPlan.model_validate(plan))
+
+
+def _next(improvement: Json) -> list[str]:
+    """Return the command by which users get the champion; nothing if nothing was accepted."""
     champion = improvement["tried"][improvement["champion"]]
-    if not champion["number"]:
-        return None
+    if not champion["number"] or (improvement["reason"] or "").startswith(("Promoted", "Release")):
+        return []
     prompt = champion["prompt"]
     named = f" --prompt {prompt['name']}@{prompt['version']}" if prompt and prompt["name"] else ""
-    if "@" not in champion["model"]:
-        return f"Next: learnloop ask --model {champion['model']}{named}"
-    model, _, step = champion["model"].rpartition("@")
-    return f"Next: learnloop models promote {model} --step {step} --as live{named}"
+    if champion["listed"]:
+        return [f"Next: learnloop ask --model {champion['model']}{named}"]
+    model, at, step = champion["model"].rpartition("@")
+    if not at:  # a base: a model is made of it
+        model, step = f"{improvement['project']}/improved-{improvement['id'][-6:]}", f"0 --base {champion['model']}"
+    return [f"Next: learnloop models promote {model} --step {step} --as live{named}"]
 
 
 def _finish(improvement: Json, as_json: bool) -> None:
     """Print how it ended. Exits with 1 if it failed."""
-    print_result(improvement, as_json, *([] if as_json else _end(improvement)))
+    print_result(improvement, as_json, *([] if as_json else _text(improvement)[1]))
     raise typer.Exit(1 if improvement["status"] == "failed" else 0)
 
 
@@ -250,11 +247,6 @@ def _doing(improvement: Json) -> str:
     if not busy and improvement["job"]:
         what = "the test tasks" if improvement["pilot"] and len(improvement["tried"]) > 1 else "the pilot"
     return f"improvement {improvement['id']} is {improvement['status']}: {improvement['reason'] or what}"
-
-
-def _act(service: Service, id: str, action: str, as_json: bool) -> None:
-    improvement = service.call("POST", f"{_path(service, id)}/{action}")
-    print_result(improvement, as_json, _doing(improvement))
 
 
 def _stored(service: Service, path: Path) -> str:

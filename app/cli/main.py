@@ -46,6 +46,8 @@ COMMANDS = {
         "models": "learnloop_service.app.cli.models:app",
         "promotions": "learnloop_service.app.cli.promotions:app",
         "releases": "learnloop_service.app.cli.releases:app",
+        "budget": "learnloop_service.app.cli.budget:app",
+        "mcp": "learnloop_service.app.cli.operator_tools.command:mcp",
     },
     "Improve": {
         "improve": "learnloop_service.app.cli.improve:app",

@@ -47,6 +47,9 @@ def own_url(purpose: str) -> Any:
     return typer.Option("--url", envvar=URL_VARIABLE, help=help)
 
 
+StartedBy = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Only what this API key, by id or name, started. \\[default: all]")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document to stdout.")]
 PromptOption = Annotated[
     str | None,

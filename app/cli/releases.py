@@ -10,7 +10,15 @@ from rich.table import Column
 from learnloop.operations import segment
 from learnloop_service.app.cli.charts import figure
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
-from learnloop_service.app.cli.options import AsJson, PromptOption, named_model, prompt_field, served, setting
+from learnloop_service.app.cli.options import (
+    AsJson,
+    PromptOption,
+    StartedBy,
+    named_model,
+    prompt_field,
+    served,
+    setting,
+)
 from learnloop_service.app.cli.run_names import run_option
 from learnloop_service.app.cli.run_request import overlay, parse_settings
 from learnloop_service.app.cli.terminal import (
@@ -22,6 +30,7 @@ from learnloop_service.app.cli.terminal import (
     print_warnings,
     results,
     say,
+    starter_of,
     table,
 )
 from learnloop_service.environment.json_type import Json
@@ -84,12 +93,13 @@ def start(
 def list_(
     name: Annotated[str | None, typer.Argument(metavar="[PROJECT/NAME]")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of releases.")] = 20,
+    started_by: StartedBy = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List releases, newest first: all, or those of a name."""
     path = "/releases" if name is None else f"/promotions/{named_model(name)}/releases"
-    releases = service.call("GET", path, params={"limit": limit})["items"]
+    releases = service.newest(path, limit, started_by=started_by)
     columns = _columns("RELEASE", "NAME", "CANDIDATE", "STATE", "SHARE", "SINCE")
     print_list(releases, as_json, "no releases", columns, _row)
 
@@ -211,7 +221,7 @@ def _row(release: Json) -> tuple[str, ...]:
 
 
 def _print(release: Json) -> None:
-    say(_title(release))
+    say(f"{_title(release)}{starter_of(release)}")
     for sentence in (release["summary"], release["next"], release["quality"], release["forecast"]["note"]):
         if sentence is not None:
             say(sentence)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from learnloop_service.app.cli.charts import duration, figure, percent, sparkline
 from learnloop_service.app.cli.held_out import held_out_table
-from learnloop_service.app.cli.terminal import plain, results
+from learnloop_service.app.cli.terminal import plain, results, starter_of
 from learnloop_service.app.reports.format import dollars
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, signed
@@ -25,7 +25,9 @@ _STYLES = {
 def print_run(run: Json) -> None:
     """Print a run's status, whether it learned, its learning curve and its held-out figures."""
     progress = run["progress"]
-    results.print(f"run {run['run_id']} is {run['status']}", style="bold")
+    results.print(f"run {run['run_id']} is {run['status']}{starter_of(run)}", style="bold", soft_wrap=True)
+    if run["status"] == "queued" and run.get("shortage"):
+        results.print(f"  {run['wait_reason']}")
     results.print(verdict_text(run["verdict"]))
     if early := run.get("ended_early"):
         results.print(f"  {early}")
@@ -47,6 +49,8 @@ def print_run(run: Json) -> None:
     facts.add_row("rollouts", f"{run['rollouts']:,}, {run['tokens']['completion']:,} tokens sampled")
     if cost := cost_text(run):
         facts.add_row("cost", cost)
+    if text := forecast_text(run):
+        facts.add_row("forecast", text)
     if run["best_checkpoint"]:
         best = run["best_checkpoint"]
         low_high = best.get("interval")
@@ -74,6 +78,12 @@ def cost_text(run: Json) -> str:
     points = run["verdict"]["points"]
     gained = "" if points is None else f"{signed(points)} points for "
     return f"{gained}{dollars(cost['total_usd'])}: {', '.join(parts)}"
+
+
+def forecast_text(run: Json) -> str:
+    """Return what a run that goes on will come to; empty if that is unknown."""
+    forecast = run.get("forecast")  # older services have none
+    return " ".join(forecast["text"]) if forecast and run["status"] in ("queued", "running", "paused") else ""
 
 
 def failures_text(failures: Json) -> str:

@@ -14,7 +14,7 @@ from learnloop_service.app.cli.client import HERE, PATIENCE_S, ServiceAt
 from learnloop_service.app.cli.compare import compare
 from learnloop_service.app.cli.diagnose import diagnose
 from learnloop_service.app.cli.event_lines import event_line
-from learnloop_service.app.cli.options import AsJson, setting
+from learnloop_service.app.cli.options import AsJson, StartedBy, setting
 from learnloop_service.app.cli.output_files import OLD_NAME
 from learnloop_service.app.cli.plot_files import check_ending, write_plot
 from learnloop_service.app.cli.rejudge import rejudge
@@ -46,6 +46,7 @@ def list_(
     status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
     starred: Annotated[bool, typer.Option("--starred", help="Only starred runs.")] = False,
+    started_by: StartedBy = None,
     sort: Annotated[
         str | None, typer.Option(help="What to sort by, highest first: gain, success, tokens, time and others.")
     ] = None,
@@ -54,7 +55,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first or by a figure, with whether each one learned."""
-    runs = service.runs(limit, status=status, tag=tag, starred=starred or None, sort=sort)
+    runs = service.runs(limit, status=status, tag=tag, starred=starred or None, sort=sort, started_by=started_by)
     if as_json:
         print_json(runs)
         return

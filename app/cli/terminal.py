@@ -96,6 +96,13 @@ def print_result(document: Any, as_json: bool, *lines: str | Text) -> None:
         say(line)
 
 
+def starter_of(document: Any) -> str:
+    """Return who started something, for the end of a line about it."""
+    by = document.get("started_by") or {}  # older services have none
+    words = [f"key {by['name']} ({by['id']})"] if by.get("id") else []
+    return f", started by {' through '.join([*words, by['order']] if by.get('order') else words)}" if by else ""
+
+
 def print_finding(state: str, name: str, text: str, remedy: str | None = None, console: Console = results) -> None:
     """Print what an examination found, in the color of its state, and below it what to do about it."""
     line = Text.assemble((f"{state:9}", _STYLES[state]), (name, "bold"), ": ", plain(text))

@@ -16,10 +16,11 @@ def newest_first(
     *only: tuple[InstrumentedAttribute[Any], object],
 ) -> Select[*Columns]:
     """Return the query of at most `limit` rows by descending `key`, which begin after the row whose key is `before`
-    (None: with the newest). `only` gives the values of columns; None stands for any."""
+    (None: with the newest). `only` gives the values of columns, and of `started_by` any part; None stands for any."""
     if before is not None:
         query = query.where(key < before)
     for column, value in only:
         if value is not None:
-            query = query.where(column == value)
+            is_starter = column.key == "started_by"
+            query = query.where(column.class_.is_started_by(value) if is_starter else column == value)
     return query.order_by(key.desc()).limit(limit)

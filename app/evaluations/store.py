@@ -74,12 +74,13 @@ class EvaluationStore:
         project: str | None = None,
         trajectory_id: str | None = None,
         run_id: str | None = None,
+        started_by: str | None = None,
     ) -> Sequence[EvaluationJob]:
         """Return evaluations of one project or of all, newest first: the what-ifs of a trajectory, the rejudgings of a
         run, or without either those that are neither."""
         of_kind = EvaluationJob.trajectory_id == trajectory_id, EvaluationJob.run_id == run_id
-        only = (EvaluationJob.project, project)
-        query = newest_first(select(EvaluationJob).where(*of_kind), EvaluationJob.id, before, limit, only)
+        only = (EvaluationJob.project, project), (EvaluationJob.started_by, started_by)
+        query = newest_first(select(EvaluationJob).where(*of_kind), EvaluationJob.id, before, limit, *only)
         async with self._database() as tx:
             return (await tx.execute(query)).scalars().all()
 
@@ -297,7 +298,7 @@ def _changed_budget(row: EvaluationJob, limits: Mapping[str, Any] | None) -> dic
     if stored is None and limits is None:
         return None
     budget = {**(stored or {}), **(limits or {})}
-    if row.shortage is not None:
+    if row.shortage is not None and "budget" not in row.shortage:
         limit, needs, before = row.shortage["limit"], row.shortage["needs"], row.shortage["max"]
         most = budget.get(limit)
         if most is not None and (most < needs or most <= before):

@@ -4,22 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from learnloop_service.app.auth.caller import Caller
-from learnloop_service.app.auth.scopes import Scope
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Candidate, Improvement, Run
+from learnloop_service.app.db.tables import Candidate, Improvement, Run, Trajectory
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.domain.stored_evaluation import Comparison, Gate, GateEvaluation
 from learnloop_service.app.domain.stored_request import PromptReference
-from learnloop_service.app.improvements.demonstrations import demonstrations_of
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.improvements.policy import PILOT_SAMPLES, PILOT_TASKS, SCREENING, NextMove
 from learnloop_service.app.improvements.store import ImprovementRecord, change, change_candidate
+from learnloop_service.app.operations.rejection_sampling import RolloutSource, best_rollouts, save_best
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
 from learnloop_service.app.operations.start.run import ForkOrigin, start_run
-from learnloop_service.app.schemas.evaluations import EvaluationBudget, EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.datasets import BestOfEvaluation
+from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
@@ -36,6 +39,8 @@ _STATES = {
 """State of a candidate while its job is in progress, and the column with the job, by kind of move."""
 _OF_AGENT = ("environment", "judge", "agent", "max_turns", "max_completion_tokens", "rollout_timeout_s")
 """Fields that evaluations and runs have of the improvement."""
+_PER_TASK = 4
+"""Maximum number of its solutions of a task that the agent imitates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,9 @@ class ImprovementJobs:
     service: HandlerResources
     evaluations: EvaluationStarter
 
-    async def start(self, record: ImprovementRecord, move: NextMove, limits: Mapping[str, float | None]) -> None:
+    async def start(self, record: ImprovementRecord, move: NextMove, limits: Mapping[str, float]) -> None:
         """Start the job of a move. That it is the improvement's is saved in the transaction that creates it."""
         job_id = str(ULID())
-        budget: dict[str, Json] = {name: limit for name, limit in limits.items() if limit is not None}
 
         async def save(tx: AsyncSession, _: object) -> None:
             kind = "run" if move.kind == "train" else "evaluation"
@@ -61,20 +65,20 @@ class ImprovementJobs:
 
         caller = caller_of(record.improvement)
         if move.kind != "train" or move.number is None:
-            request, kind, fields = _evaluation(record, move, budget)
+            request, kind, fields = _evaluation(record, move, limits)
             await self.evaluations.start(job_id, request, caller, save, kind, **fields)
             return
         model, demonstrations, parent = record.candidates[move.number].model, None, None
         if move.rung is Rung.IMITATION:
-            demonstrations = await demonstrations_of(self.service, record)
+            demonstrations = await _demonstrations(self.service, record)
         else:
             parent = await origin_of(self.service.database, record)
-        run = learn_loop(record, move.rung, model, budget, demonstrations)
-        await start_run(self.service, job_id, run, caller.actor, save, parent)
+        run = learn_loop(record, move.rung, model, limits, demonstrations)
+        await start_run(self.service, job_id, run, caller, save, parent)
 
 
 def _evaluation(
-    record: ImprovementRecord, move: NextMove, budget: Mapping[str, Json]
+    record: ImprovementRecord, move: NextMove, limits: Mapping[str, float]
 ) -> tuple[EvaluationRequest, type[Comparison], dict[str, Any]]:
     """Return the evaluation of a move, its kind, and what else `EvaluationStarter.start` is given. Its first model's
     rollouts of an earlier one, which is `recorded`, serve again where they hold."""
@@ -100,20 +104,43 @@ def _evaluation(
             rows, tasks = [*record.accepted.values()], {"split": "test", "scenarios": request.test}
     if move.number:
         rows.append(record.candidates[move.number])
-    evaluation = evaluation_of(request, [_contestant(row) for row in rows], budget, **tasks)
+    evaluation = evaluation_of(request, [_contestant(row) for row in rows], limits, **tasks)
     return evaluation, kind, {**fields, "recorded": {} if earlier is None else {0: earlier}}
 
 
 def evaluation_of(
-    request: ImprovementRequest, models: Sequence[ModelToEvaluate], budget: Mapping[str, Json], **tasks: Any
+    request: ImprovementRequest, models: Sequence[ModelToEvaluate], limits: Mapping[str, float], **tasks: Any
 ) -> EvaluationRequest:
     """Return the evaluation of models in an improvement, on tasks of `tasks["split"]`."""
     return EvaluationRequest.model_validate(
         {name: getattr(request, name) for name in (*_OF_AGENT, "concurrency")}
-        | {"models": models, "budget": EvaluationBudget(**budget) if budget else None}
+        | {"models": models, "budget": limits or None}
         | {"seed": request.seed if tasks["split"] == "train" else request.held_out_seed}
         | tasks
     )
+
+
+async def _demonstrations(service: HandlerResources, record: ImprovementRecord) -> Json:
+    """Return what the warm start of imitation names. Raises Conflict if no rollout can be imitated.
+
+    Repeated, it stores the same demonstrations, which makes no new version.
+    """
+    improvement = record.improvement
+    if "oracle" in improvement.request["imitation"]["sources"] and improvement.facts["oracle"]:
+        return {"oracle": improvement.facts["oracle"]}
+    assert improvement.pilot is not None  # it is made before any rung
+    pilot = improvement.pilot["evaluation_id"]
+    solved = select(func.min(Trajectory.reward)).where(Trajectory.evaluation_id == pilot, Trajectory.success.is_(True))
+    async with service.database() as tx:
+        least = (await tx.execute(solved)).scalar_one()
+    if least is None:
+        raise Conflict("No rollout of the pilot solved its task, so there is nothing to imitate.")
+    name = f"improvement-{improvement.id.lower()}"
+    selection = BestOfEvaluation(name=name, min_reward=least, per_scenario=_PER_TASK)
+    source = RolloutSource.of_evaluation(await EvaluationStore(service.database).get(pilot), selection)
+    best, _ = await best_rollouts(service.database, source, selection, service.settings.max_graph_bytes)
+    version = await save_best(service.database, improvement.project, name, source, best)
+    return {"dataset": f"{version.name}@{version.version}"}
 
 
 async def origin_of(database: Database, record: ImprovementRecord) -> ForkOrigin | None:
@@ -135,7 +162,7 @@ def learn_loop(
     record: ImprovementRecord,
     rung: Rung,
     model: str,
-    budget: Mapping[str, Json] | None = None,
+    limits: Mapping[str, float] | None = None,
     demonstrations: Json = None,
 ) -> LearnLoopRequest:
     """Return the learn-loop of imitation or GRPO, which starts from that model with the champion's prompt."""
@@ -149,7 +176,7 @@ def learn_loop(
         "model": {**request.model.model_dump(), "base_model": model, "project": improvement.project},
         "warm_start": None,
         "seed": request.seed,
-        "budget": budget or None,
+        "budget": limits or None,
         "evaluation": request.run.get("evaluation", {})
         | {"scenarios": request.validation, "samples": 1, "test_scenarios": 0, "seed": request.held_out_seed},
     }
@@ -170,7 +197,7 @@ def label_of(candidate: Candidate) -> str:
 
 def caller_of(improvement: Improvement) -> Caller:
     """Return who starts the evaluations and runs of an improvement."""
-    return Caller(f"improvement:{improvement.id}", improvement.project, frozenset(Scope))
+    return Caller.on_order(f"improvement:{improvement.id}", improvement.project, improvement.started_by)
 
 
 def _contestant(candidate: Candidate) -> ModelToEvaluate:

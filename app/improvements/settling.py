@@ -7,13 +7,11 @@ from typing import Any
 
 from sqlalchemy import func
 
-from learnloop_service.app.datasets.documents import save_version
 from learnloop_service.app.db.tables import Candidate, EvaluationJob, Run
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.domain.run_state import TERMINAL, RunStatus
 from learnloop_service.app.domain.stored_evaluation import parse_evaluation
-from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.evaluations.report import differences, models_without_figures
 from learnloop_service.app.evaluations.store import EvaluationStore
@@ -22,13 +20,12 @@ from learnloop_service.app.improvements.policy import passed
 from learnloop_service.app.improvements.store import NO_JOB, SETTLED, ImprovementRecord, ImprovementStore
 from learnloop_service.app.operations.agent_texts import agent_texts
 from learnloop_service.app.runs.configuration import is_replaced
-from learnloop_service.app.runs.stored_prompts import prompt_document
+from learnloop_service.app.runs.stored_prompts import save_prompt
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.gate import sign_test
-from learnloop_service.training.statistics.shares import wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,8 @@ class Settling:
             training = _counts(differences(parse_evaluation(job.request), rows))
             reason = passed(Rung(candidate.rung), **training)
             state = CandidateState.PROPOSED if reason is None else CandidateState.REFUSED
-            values = {"reason": reason, "evidence": {"training": training}}
+            usd = _figures(job.report["models"][1])["usd"]
+            values = {"reason": reason, "evidence": {"training": {**training, "usd": usd}}}
         else:
             gate = job.report["gate"]
             evidence = {**(candidate.evidence or {}), **{name: gate[name] for name in ("won", "lost", "tasks")}}
@@ -100,10 +98,9 @@ class Settling:
         except InvalidRequest as error:
             return {"reason": str(error)}
         assert found.prompt is not None  # without one it raises
-        new = prompt_document(improvement.project, found.prompt)
         origin = {"author": caller.actor, "found_in": {"evaluation": job.id}}
-        row = await save_version(self.service.database, new, "prompt", environment.name, origin)
-        return {"prompt": PromptReference(sha256=row.sha256, name=row.name, version=row.version).model_dump()}
+        stored = await save_prompt(self.service.database, improvement.project, found.prompt, environment.name, origin)
+        return {"prompt": stored.model_dump()}
 
     async def _lost(
         self, record: ImprovementRecord, reason: str, state: CandidateState | None = CandidateState.FAILED
@@ -152,8 +149,7 @@ class Settling:
         if run is None:
             return await self._lost(record, f"run {candidate.run_id} was deleted")
         if run.status == RunStatus.PAUSED:
-            at_limit = (run.wait_reason or "").startswith("The budget")
-            return await self._stopped(record, at_limit, f"Run {run.id} is paused")
+            return await self._stopped(record, run.shortage is not None, f"Run {run.id} is paused")
         target, whole = record.improvement.request["target"], candidate.rung == Rung.IMITATION
         if run.status not in TERMINAL and (whole or target is None or run.cancel_requested):
             return False
@@ -167,16 +163,15 @@ class Settling:
         if not compared:
             return await self._lost(record, f"run {run.id} is {run.status}: {run.error or 'it has no checkpoint'}")
         best = accepted or max(compared, key=lambda checkpoint: checkpoint.success)
-        values = {"evidence": best.evidence, "figures": best.figures}
+        values: dict[str, Any] = {"evidence": best.evidence, "figures": best.figures}
         if accepted is not None:
+            state, values["iteration"] = CandidateState.ACCEPTED, accepted.iteration
             values["model"] = str(ModelName(run.model_project, run.model_name, accepted.step))
-            await self.store.decide(record, candidate, CandidateState.ACCEPTED, iteration=accepted.iteration, **values)
-            return True
-        values["reason"] = (
-            f"none of its {counted(len(compared), 'checkpoint')} was shown to be better; the best one solved "
-            f"{best.success:.0%}"
-        )
-        await self.store.decide(record, candidate, CandidateState.REFUSED, **values)
+        else:
+            state, checkpoints = CandidateState.REFUSED, counted(len(compared), "checkpoint")
+            best_one = f"the best one solved {best.success:.0%}"
+            values["reason"] = f"none of its {checkpoints} was shown to be better; {best_one}"
+        await self.store.decide(record, candidate, state, **values)
         return True
 
     async def _compared(
@@ -199,13 +194,10 @@ class Settling:
         compared = []
         for iteration in iterations:
             outcomes = by_iteration[iteration]
-            success, mean = outcomes.success, fmean(outcomes.success.values())
+            success = outcomes.success
             evidence = _counts([success[task] - champion[task] for task in champion if task in success])
-            low, high = wilson(mean, len(success))
-            figures = {"success": {"mean": mean, "low": low, "high": high}, "tokens": outcomes.tokens}
-            figures |= {"seconds": outcomes.seconds, "usd": None}
             is_better = sign_test(evidence["won"], evidence["lost"]) <= error
-            compared.append(ComparedCheckpoint(iteration, outcomes.step, is_better, evidence, figures))
+            compared.append(ComparedCheckpoint(iteration, outcomes.step, is_better, evidence, outcomes.figures))
         return compared
 
 
@@ -251,11 +243,10 @@ def _figures(model: Mapping[str, Json]) -> dict[str, Json]:
 def _final(record: ImprovementRecord, job: EvaluationJob) -> dict[str, Json]:
     """Return the success on test tasks by the candidates' numbers, and which evaluations looked at them."""
     assert job.report is not None
-    earlier = record.improvement.final or {"evaluation_ids": []}
     numbers = [str(candidate.number) for candidate in record.accepted.values()]
     success = [model["success"] for model in job.report["models"]]
     return {
-        "evaluation_ids": [*earlier["evaluation_ids"], job.id],
+        "evaluation_ids": [*record.test_evaluations, job.id],
         "champion": record.improvement.champion,
         "success": dict(zip(numbers, success, strict=True)),
     }

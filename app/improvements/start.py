@@ -15,8 +15,8 @@ from learnloop_service.app.domain.improvement_state import CandidateState, Impro
 from learnloop_service.app.domain.stored_evaluation import Evaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, Location
+from learnloop_service.app.improvements.champion import ImprovementTasks
 from learnloop_service.app.improvements.jobs import evaluation_of
-from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.listed_models import ListedModels
 from learnloop_service.app.operations.named import ENVIRONMENT, built_environment, faults_at
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
@@ -80,8 +80,15 @@ class ImprovementStarter:
             "iterations_after_imitation": iterations,
         }
         stored = request.model_dump(mode="json", by_alias=True) | {"environment": evaluation.environment.model_dump()}
-        status, actor = ImprovementStatus.RUNNING, caller.actor
-        improvement = Improvement(id=id, project=project, status=status, request=stored, facts=facts, actor=actor)
+        actor, by = caller.actor, caller.started_by
+        same = {
+            "status": ImprovementStatus.RUNNING,
+            "request": stored,
+            "facts": facts,
+            "actor": actor,
+            "started_by": by,
+        }
+        improvement = Improvement(id=id, project=project, champion=0, **same)
         candidates = [
             Candidate(
                 improvement_id=id,
@@ -111,26 +118,6 @@ class ImprovementStarter:
             raise InvalidRequest(_location(tuple(error.loc), request), str(error)) from error
         return evaluation
 
-    async def _check_prompts(
-        self,
-        request: ImprovementRequest,
-        environment: Environment,
-        champion: PromptReference | None,
-        project: str,
-        prompts: Sequence[PromptReference | None],
-    ) -> None:
-        """Raise InvalidRequest for a prompt that cannot be tried."""
-        current = await read_stored(self.service.database, project, champion)
-        tasks = await asyncio.to_thread(ImprovementTasks.of, environment, request, current)
-        for index, reference in enumerate(prompts):
-            prompt = await read_stored(self.service.database, project, reference)
-            assert prompt is not None  # it is named
-            try:
-                await asyncio.to_thread(tasks.quotations, prompt, {})
-            except InvalidPrompt as error:
-                part = [] if error.part is None else [error.part]
-                raise InvalidRequest(("body", "prompts", index, *part), error.why) from error
-
     def _check_models(self, request: ImprovementRequest) -> None:
         """Raise InvalidRequest for a model that is not listed."""
         listed = ListedModels(self.service.settings)
@@ -153,20 +140,26 @@ class ImprovementStarter:
         Raises InvalidRequest for an environment whose candidates cannot be compared, for too few tasks and for a task
         in two splits, and for a prompt that cannot be tried.
         """
-        settings, choice = self.service.settings, evaluation.environment
+        settings, database, choice = self.service.settings, self.service.database, evaluation.environment
         with faults_at(ENVIRONMENT):
-            access = EnvironmentAccess(settings)
-            built = await built_environment(self.service.database, settings.data_dir, choice, project, access)
+            built = await built_environment(database, settings.data_dir, choice, project, EnvironmentAccess(settings))
         with closing(built) as environment:
             if isinstance(environment, Reflective):
-                raise InvalidRequest(
-                    (*ENVIRONMENT, "name"),
-                    f"{choice.name} learns along with the agent, so candidates cannot be compared.",
-                )
+                why = f"{choice.name} learns along with the agent, so candidates cannot be compared."
+                raise InvalidRequest((*ENVIRONMENT, "name"), why)
             counts = await asyncio.to_thread(_counts, environment, request)
             _check(request, evaluation, counts)
             request = request.model_copy(update={"test": min(counts["test"], request.test or 0)})
-            await self._check_prompts(request, environment, evaluation.models[0].prompt, project, prompts)
+            champion = await read_stored(database, project, evaluation.models[0].prompt)
+            tasks = await asyncio.to_thread(ImprovementTasks.of, environment, request, champion)
+            for index, reference in enumerate(prompts):
+                prompt = await read_stored(database, project, reference)
+                assert prompt is not None  # it is named
+                try:
+                    await asyncio.to_thread(tasks.quotations, prompt, {})
+                except InvalidPrompt as error:
+                    part = [] if error.part is None else [error.part]
+                    raise InvalidRequest(("body", "prompts", index, *part), error.why) from error
             is_played_elsewhere = evaluation.agent is not None or runner_of(choice) is not None
             solvable = isinstance(environment, Solvable) and not is_played_elsewhere
             return request, counts["train"] if solvable else 0
@@ -204,12 +197,9 @@ def _counts(environment: Environment, request: ImprovementRequest) -> dict[Split
 def _check(request: ImprovementRequest, evaluation: Evaluation, counts: dict[Split, int]) -> None:
     """Raise InvalidRequest if nothing could be shown."""
     if evaluation.scenarios < FEWEST_TASKS:
-        raise InvalidRequest(
-            ("body", "validation"),
-            f"The environment has {counted(evaluation.scenarios, 'validation task')}, of at least "
-            f"{FEWEST_TASKS}: with "
-            "fewer no improvement can be shown. Add tasks, or name their splits.",
-        )
+        tasks = f"{counted(evaluation.scenarios, 'validation task')}, of at least {FEWEST_TASKS}"
+        why = f"The environment has {tasks}: with fewer no improvement can be shown. Add tasks, or name their splits."
+        raise InvalidRequest(("body", "validation"), why)
     if not counts["train"]:
         raise InvalidRequest(ENVIRONMENT, "The environment has no training tasks, which candidates are screened on.")
     if evaluation.judge.name == _FEEDBACK:

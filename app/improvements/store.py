@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
@@ -16,6 +18,8 @@ from learnloop_service.app.domain.improvement_state import LIVE, CandidateState,
 from learnloop_service.app.errors import Conflict, existing
 from learnloop_service.app.runs.resume_point import HAS_VERDICT, SUCCESS
 from learnloop_service.app.schemas.improvements import PriceOut
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.shares import wilson
 
 Job = TypeVar("Job", EvaluationJob, Run)
 NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
@@ -48,6 +52,16 @@ class ImprovementRecord:
         """The agent as it was, and the last accepted candidate of each rung."""
         return {Rung(row.rung): row for row in self.candidates if row.state == CandidateState.ACCEPTED}
 
+    @property
+    def trainable(self) -> Candidate:
+        """The newest accepted candidate with a model of this service."""
+        return [row for row in self.candidates if row.state == CandidateState.ACCEPTED and not row.listed][-1]
+
+    @property
+    def test_evaluations(self) -> Sequence[str]:
+        """Ids of the evaluations of the test tasks, newest last."""
+        return self.improvement.final["evaluation_ids"] if self.improvement.final else []
+
 
 @dataclass(frozen=True, slots=True)
 class ValidationOutcomes:
@@ -55,10 +69,8 @@ class ValidationOutcomes:
 
     success: Mapping[str, float]
     """By scenario id."""
-    tokens: float
-    """Mean per rollout."""
-    seconds: float
-    """Median of a rollout."""
+    figures: Json
+    """Its success with interval, mean tokens of a rollout and median of the seconds, as candidates' rows have them."""
     step: int | None
 
 
@@ -82,10 +94,13 @@ class ImprovementStore:
         improvement = existing(rows[0][0] if rows else None, "improvement", id)
         return ImprovementRecord(improvement, [candidate for _, candidate in rows])
 
-    async def listed(self, *, project: str | None, before: str | None, limit: int) -> Sequence[tuple[Improvement, int]]:
+    async def listed(
+        self, *, project: str | None, before: str | None, limit: int, started_by: str | None = None
+    ) -> Sequence[tuple[Improvement, int]]:
         """Return improvements of a project or of all with their numbers of candidates, newest first."""
         count = select(func.count()).where(Candidate.improvement_id == Improvement.id).scalar_subquery()
-        query = newest_first(select(Improvement, count), Improvement.id, before, limit, (Improvement.project, project))
+        only = (Improvement.project, project), (Improvement.started_by, started_by)
+        query = newest_first(select(Improvement, count), Improvement.id, before, limit, *only)
         async with self._database() as tx:
             return [(row, candidates) for row, candidates in (await tx.execute(query))]
 
@@ -138,34 +153,24 @@ class ImprovementStore:
         return await self._outcomes(Trajectory.run_id == run_id, *_OF_RUN)
 
     async def _outcomes(self, *where: ColumnElement[bool]) -> Mapping[int | None, ValidationOutcomes]:
+        row = Trajectory
+        usage = func.avg(row.prompt_tokens + row.completion_tokens), func.avg(row.seconds), func.max(row.step)
         by_scenario = (
-            select(Trajectory.iteration, Trajectory.scenario_id, SUCCESS)
+            select(row.iteration, row.scenario_id, SUCCESS, *usage)
             .where(*where, HAS_VERDICT)
-            .group_by(Trajectory.iteration, Trajectory.scenario_id)
-            .order_by(Trajectory.iteration, func.min(Trajectory.seq))
-        )
-        usage = (
-            select(
-                Trajectory.iteration,
-                func.avg(Trajectory.prompt_tokens + Trajectory.completion_tokens),
-                func.percentile_cont(0.5).within_group(Trajectory.seconds),
-                func.max(Trajectory.step),
-            )
-            .where(*where)
-            .group_by(Trajectory.iteration)
+            .group_by(row.iteration, row.scenario_id)
+            .order_by(row.iteration, func.min(row.seq))
         )
         async with self._database() as tx:
-            success: dict[int | None, dict[str, float]] = {}
-            for iteration, scenario, mean in await tx.execute(by_scenario):
-                success.setdefault(iteration, {})[scenario] = float(mean)
-            return {
-                iteration: ValidationOutcomes(success.get(iteration, {}), float(tokens), float(seconds), step)
-                for iteration, tokens, seconds, step in (await tx.execute(usage))
-            }
+            rows = (await tx.execute(by_scenario)).all()
+        return {iteration: _outcomes([*of_it]) for iteration, of_it in groupby(rows, lambda saved: saved.iteration)}
 
-    async def used(self, candidates: Sequence[Candidate], evaluations: Sequence[str]) -> Mapping[str, PriceOut]:
-        """Return what evaluations and the runs of candidates used, by their ids."""
-        ids = [*evaluations, *(id for row in candidates for id in (row.screening_id, row.gate_id) if id is not None)]
+    async def used(self, record: ImprovementRecord) -> Mapping[str, PriceOut]:
+        """Return what the evaluations and runs of an improvement used, by their ids."""
+        ids = [
+            *((record.improvement.pilot or {}).get("evaluation_id"), *record.test_evaluations),
+            *(id for row in record.candidates for id in (row.screening_id, row.gate_id)),
+        ]
         tokens = (
             select(
                 Trajectory.evaluation_id, func.sum(Trajectory.prompt_tokens + Trajectory.completion_tokens).label("sum")
@@ -186,7 +191,7 @@ class ImprovementStore:
                 func.sum(LedgerEntry.prompt_tokens + LedgerEntry.completion_tokens),
                 func.sum(LedgerEntry.usd),
             )
-            .where(LedgerEntry.run_id.in_([row.run_id for row in candidates if row.run_id is not None]))
+            .where(LedgerEntry.run_id.in_([row.run_id for row in record.candidates]))
             .group_by(LedgerEntry.run_id)
         )
         async with self._database() as tx:
@@ -221,6 +226,15 @@ async def change_candidate(tx: AsyncSession, candidate: Candidate, **values: Any
     await tx.execute(update(Candidate).where(*of_candidate).values(**values))
 
 
+def _outcomes(rows: Sequence[Any]) -> ValidationOutcomes:
+    _, scenarios, success, tokens, seconds, steps = zip(*rows, strict=True)
+    mean = float(fmean(success))
+    low, high = wilson(mean, len(rows))
+    usage: dict[str, Json] = {"tokens": float(fmean(tokens)), "seconds": float(median(seconds)), "usd": None}
+    figures = {"success": {"mean": mean, "low": low, "high": high}} | usage
+    return ValidationOutcomes(dict(zip(scenarios, map(float, success), strict=True)), figures, steps[-1])
+
+
 def _used_by(job: EvaluationJob, tokens: int) -> PriceOut:
     judge = job.judge
     # A judge without a model costs 0, which is no price.
@@ -238,7 +252,7 @@ _OF_RUN = (
     Trajectory.split == "validation",
     Trajectory.mode == "greedy",
 )
-_NOTHING = ValidationOutcomes({}, 0.0, 0.0, None)
+_NOTHING = ValidationOutcomes({}, {}, None)
 _PROPOSED = exists().where(Candidate.improvement_id == Improvement.id, Candidate.state == CandidateState.PROPOSED)
 _DUE = (
     select(Improvement.id)

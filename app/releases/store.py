@@ -101,10 +101,10 @@ class ReleaseStore:
         return WholeRelease(row, stable, arms, records, met, confirmation)
 
     async def listed(
-        self, *, project: str | None, before: str | None, limit: int, name: str | None = None
+        self, *, project: str | None, before: str | None, limit: int, name: str | None = None, by: str | None = None
     ) -> Sequence[tuple[Release, Promotion]]:
-        """Return releases of one project or of all, newest first, or only those of a name."""
-        only = (Release.project, project), (Release.name, name)
+        """Return releases of one project or of all, newest first, or only those of a name, or that someone started."""
+        only = (Release.project, project), (Release.name, name), (Release.started_by, by)
         query = newest_first(_WITH_STABLE, Release.id, before, limit, *only)
         async with self._database() as tx:
             return [(row, stable) for row, stable in (await tx.execute(query)).all()]

@@ -17,6 +17,8 @@ from learnloop_service.training.phases import Phase
 
 Clock = Callable[[], float]
 """A monotonic clock, in seconds."""
+_AGAIN_S = 0.25
+"""Time between two looks whether others have freed what a call needs."""
 _WHOLE_FROM = 1_000
 """From here on an amount is shown without decimals, and with separators."""
 
@@ -43,10 +45,24 @@ class BudgetExceeded:
     max: float
     needs: float
     spent: RunUsage
+    whose: str | None = None
+    """The project or API key whose budget for a day it is, which is the setting `budget`; None: the work's own."""
+    budget: str | None = None
+    until: str | None = None
+    """When that work is tried again without a change of the limit; None for never."""
+    waits: bool = False
+    """Whether it may fit once others have used less than they reserved."""
 
     def __str__(self) -> str:
-        unit = self.limit.removeprefix("max_")
+        unit = self.limit.removeprefix("max_").removesuffix("_at_once")
         used = getattr(self.spent, unit)
+        if self.whose is not None:
+            when = "Once that is changed" if self.until is None else f"At {self.until}, or once that is changed"
+            most = f"{amount(self.max)} {unit} {'at once' if self.limit.endswith('_at_once') else 'a day'}"
+            return (
+                f"The budget of {self.whose} is {most}: {amount(used)} were used today, and with what is reserved this "
+                f"needs {amount(self.needs)}. {when}, it continues by itself."
+            )
         return (
             f"The budget of {amount(self.max)} {unit} is reached: {amount(used)} are used, and the next call may need "
             f"{amount(self.needs)} in all. Resume with a higher {self.limit}."
@@ -54,7 +70,7 @@ class BudgetExceeded:
 
     def figures(self) -> dict[str, Any]:
         """Return the fields as the event log has them."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
 
 class RunBudgetReached(BudgetReached):
@@ -93,6 +109,10 @@ class Meter:
         self._unfinished = {iteration: dict(used) for iteration, used in prior.unfinished.items()}
         self._lost: dict[int, dict[Phase, Usage]] = {}
         """Usage, by iteration, of lost work that has to be repeated."""
+        self.day: Any = None
+        """`DaySpending`: the budgets that it has together with other work; None without any."""
+        self.total = Usage()
+        """What calls have used since this worker claimed the work."""
         self._budget = budget
         self._clock = clock
         self._settled_at = clock()
@@ -154,37 +174,57 @@ class Meter:
     ) -> AsyncIterator["MeterReservation"]:
         """See learnloop_service.training.budget.IterationBudget. Charges `iteration`, by default the next to finish."""
         charged = self.iteration if iteration is None else iteration
-        reservation = MeterReservation(self, charged, phase, await self._admit(most))
-        self._open.append(reservation)
+        reservation = MeterReservation(self, charged, phase)
+        await self._admit(reservation, most)
         try:
             yield reservation
         finally:
             self._open.remove(reservation)
             self._notify_waiting()
 
-    async def _admit(self, most: Callable[[], Usage | None]) -> Usage:
-        """Wait until a call fits, and return what is reserved for it. Raises RunBudgetReached.
+    async def _admit(self, reservation: "MeterReservation", most: Callable[[], Usage | None]) -> None:
+        """Wait until a call fits, and reserve what it needs. Raises RunBudgetReached.
 
         After a call that did not fit, no other call starts; running calls finish.
         """
-        if not self.limited:
-            return Usage()
         while True:
+            if not self.limited:
+                self._open.append(reservation)
+                return
             if self._reached is not None:
                 raise RunBudgetReached(self._reached)
             needed = most()
             alone = needed is None and bool(self._open)
             exceeded = self._exceeded(needed)
             if exceeded is None and not alone:
-                return needed or Usage()
+                reservation.remaining = needed or Usage()
+                self._open.append(reservation)
+                if (exceeded := await self._reserve_of_day(reservation, needed)) is None:
+                    return
+                self._open.remove(reservation)
+                self._notify_waiting()
+                if exceeded.waits:
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
             if exceeded is not None and not self._open:
                 raise self._stop_at(exceeded)
             await self._changed.wait()
 
+    async def _reserve_of_day(self, reservation: "MeterReservation", usage: Usage | None) -> BudgetExceeded | None:
+        if self.day is None or not self.day.limited:
+            return None
+        exceeded: BudgetExceeded | None = await self.day.reserve(reservation, usage)
+        return exceeded
+
+    @property
+    def reserved(self) -> Usage:
+        """What calls in progress have reserved of the day's budgets. Can be read on any thread."""
+        return sum((reservation.of_day for reservation in list(self._open)), Usage())
+
     @property
     def limited(self) -> bool:
         """Whether there is any limit."""
-        return self._budget != StoredBudget()
+        return self._budget != StoredBudget() or (self.day is not None and self.day.limited)
 
     async def extend(self, reservation: "MeterReservation", most: Callable[[], Usage]) -> None:
         """Reserve more for a running call once it fits. Raises RunBudgetReached."""
@@ -192,7 +232,10 @@ class Meter:
             exceeded = self._exceeded(more)
             if exceeded is None:
                 reservation.remaining += more
-                return
+                exceeded = await self._reserve_of_day(reservation, _subtract(_summed(most()), reservation.of_day))
+                if exceeded is None:
+                    return
+                reservation.remaining = _subtract(reservation.remaining, more)
             if all(other.waits for other in self._open if other is not reservation):
                 raise self._stop_at(exceeded)
             reservation.waits = True
@@ -203,6 +246,7 @@ class Meter:
 
     def spend(self, iteration: int, phase: Phase, used: Usage) -> None:
         """Record usage."""
+        self.total += used
         phases = self._unfinished.setdefault(iteration, {})
         phases[phase] = phases.get(phase, Usage()) + used
 
@@ -250,8 +294,10 @@ class MeterReservation:
     meter: Meter
     iteration: int
     phase: Phase
-    remaining: Usage
+    remaining: Usage = field(default_factory=Usage)
     """The reserved usage that is not spent yet."""
+    of_day: Usage = field(default_factory=Usage)
+    """The same of the day's budgets, all tokens as completion tokens."""
     waits: bool = False
     """Whether the call waits because it needs more than there is."""
 
@@ -260,11 +306,15 @@ class MeterReservation:
             await self.meter.extend(self, most)
 
     def spend(self, used: Usage) -> None:
-        self.remaining = _subtract(self.remaining, used)
+        self.remaining, self.of_day = _subtract(self.remaining, used), _subtract(self.of_day, _summed(used))
         self.meter.spend(self.iteration, self.phase, used)
 
 
 _NOTHING_USD = 1e-9
+
+
+def _summed(usage: Usage) -> Usage:
+    return Usage(0, usage.tokens, usage.usd or 0.0)
 
 
 def _subtract(whole: Usage, part: Usage) -> Usage:

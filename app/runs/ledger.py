@@ -15,8 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.claims.lease import Lease, require
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
-from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.db.tables import JudgeCall, LedgerEntry, Run, Trajectory
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.runs.budget import Meter, PriorUsage, RunUsage, amount
 from learnloop_service.judges.base import JudgeCall as JudgeCallResult
@@ -208,17 +207,14 @@ async def totals(tx: AsyncSession, run_id: str) -> Totals:
     return totals_of([dict(row) for row in (await tx.execute(sums_of(run_id))).mappings()])
 
 
-async def change_budget(tx: AsyncSession, run: Run, limits: Mapping[str, Any] | None) -> dict[str, Any]:
+def change_budget(run: Run, limits: Mapping[str, Any] | None) -> dict[str, Any]:
     """Change the limits of a resumed run's budget, unless `limits` is None, and return the budget.
 
     Raises Conflict if it would stop the run again.
     """
     stored = run.stored_request.budget
     budget = {**(asdict(stored) if stored else {}), **(limits or {})}
-    reached = select(Event.data).where(
-        Event.run_id == run.id, Event.seq == run.event_seq - 1, Event.type == EventType.BUDGET_REACHED
-    )
-    if (shortage := (await tx.execute(reached)).scalar_one_or_none()) is not None:
+    if (shortage := run.shortage) is not None:
         limit, needs = shortage["limit"], shortage["needs"]
         most = budget.get(limit)
         if most is not None and (most < needs or most <= shortage["max"]):

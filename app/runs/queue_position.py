@@ -33,7 +33,9 @@ async def queue_position(database: Database, run: Run, limits: Limits) -> QueueP
     )
     async with database() as tx:
         before, of_project, on_backend, in_all = (await tx.execute(counts)).one()
-    before = before or 0  # None if it was claimed in the meantime
+    before = before or 0  # None if it was claimed in the meantime, or waits for a budget
+    if run.shortage is not None:
+        return QueuePosition(before, run.wait_reason or "")
     if limits.per_project is not None and of_project >= limits.per_project:
         most = counted(limits.per_project, "run")
         return QueuePosition(before, f"The project has reached its limit of {most} in progress.")
@@ -55,7 +57,7 @@ def _ahead(run_id: str) -> ScalarSelect[int]:
     queued = (
         select(Run.id, (turn.c.running + rank).label("round"), turn.c.running, turn.c.served, oldest.label("oldest"))
         .join(turn, turn.c.project == Run.project)
-        .where(Run.status == RunStatus.QUEUED)
+        .where(Run.status == RunStatus.QUEUED, Run.wait_reason.is_(None))
         .subquery()
     )
     # Each round serves each project once. A project with fewer running runs was already served in an earlier round.

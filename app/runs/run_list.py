@@ -73,6 +73,8 @@ class RunFilters:
     settings_hash: str | None = None
     since: datetime | None = None
     """When they were requested at the earliest."""
+    started_by: str | None = None
+    """Id or name of an API key, or an order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,8 @@ def _matching(query: Select[Any, Any], filters: RunFilters, by: SortBy) -> Selec
         query = query.where(Run.tags.contains([filters.tag]))
     if filters.since is not None:
         query = query.where(Run.created_at >= filters.since)
+    if filters.started_by is not None:
+        query = query.where(Run.is_started_by(filters.started_by))
     exact = (
         (Run.model_project, filters.project),
         (Run.status, filters.status),

@@ -42,6 +42,7 @@ _REQUEUED: Mapping[str, Any] = {
     "pause_requested": False,
     "no_signal_iterations": 0,
     "diagnosis_pause": None,
+    "shortage": null(),
 }
 """Columns to reset on a run that is queued again."""
 
@@ -150,7 +151,7 @@ class RunStore:
                     await append(tx, run_id, EventType.PAUSE_REQUESTED, actor)
             else:
                 reason = f"paused by {actor}"
-                await move_locked(tx, run, Move.PAUSE, wait_reason=reason)
+                await move_locked(tx, run, Move.PAUSE, wait_reason=reason, shortage=null())
                 data = {"reason": reason, **await verdict_on(tx, run_id)}
                 await append(tx, run_id, EventType.RUN_PAUSED, actor, data)
             return RunStatus(run.status)
@@ -181,7 +182,7 @@ class RunStore:
                 run = await _locked(tx, run_id, verb)
                 data: dict[str, Any] = {"error": run.error} if run.error else {}
                 if verb is Verb.RESUME:
-                    changed = await ledger.change_budget(tx, run, budget)
+                    changed = ledger.change_budget(run, budget)
                     if budget is not None:
                         data["budget"] = changed
                 if verb is Verb.RETRY:
@@ -200,7 +201,7 @@ class RunStore:
 
         `shortage` describes the budget that stopped it.
         """
-        values = {"pause_requested": False, "wait_reason": reason, **UNOWNED}
+        values = {"pause_requested": False, "wait_reason": reason, "shortage": shortage or null(), **UNOWNED}
         async with self._database.begin() as tx:
             if await move_held(tx, lease, Move.SUSPEND, **values):
                 if shortage is not None:

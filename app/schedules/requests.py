@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from learnloop_service.app.agent_sessions.consented import SessionFilter, read_filter
+from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.db.tables import Promotion, Schedule
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
@@ -20,7 +21,9 @@ from learnloop_service.training.protocol.model_name import ModelName
 _RUN = ("body", "run")
 
 
-async def new_schedule(resources: Resources, request: ScheduleRequest, project: str, id: str, actor: str) -> Schedule:
+async def new_schedule(
+    resources: Resources, request: ScheduleRequest, project: str, id: str, caller: Caller
+) -> Schedule:
     """Return the schedule to store; a secret in it is encrypted. Raises InvalidRequest."""
     run = request.run
     if not is_on_engine(run.backend or resources.settings.backend):
@@ -50,7 +53,8 @@ async def new_schedule(resources: Resources, request: ScheduleRequest, project: 
         then=request.then,
         least_new_tasks=request.least_new_tasks,
         window_days=request.window_days,
-        actor=actor,
+        actor=caller.actor,
+        started_by=caller.started_by,
     )
 
 

@@ -27,7 +27,6 @@ from learnloop_service.app.agent_sessions.consented import (
 from learnloop_service.app.agent_sessions.served import TooFewAnswers
 from learnloop_service.app.aio.periodic import every
 from learnloop_service.app.auth.caller import Caller
-from learnloop_service.app.auth.scopes import Scope
 from learnloop_service.app.db.tables import Checkpoint, Promotion, Run, Schedule, ScheduleRun
 from learnloop_service.app.domain.cron import latest_time
 from learnloop_service.app.domain.run_state import RunStatus
@@ -166,7 +165,7 @@ class Scheduler:
             await take(tx, schedule, row)
 
         parent = None if champion is None else await self._parent(champion)
-        await start_run(self.service, run_id, request, _caller(schedule).actor, save, parent)
+        await start_run(self.service, run_id, request, _caller(schedule), save, parent)
         log.info("run of a schedule started", schedule=schedule.id, run_id=run_id)
 
     async def _parent(self, champion: Promotion) -> ForkOrigin | None:
@@ -309,4 +308,4 @@ def _require_enough(schedule: Schedule, pool: Pool) -> None:
 
 
 def _caller(schedule: Schedule) -> Caller:
-    return Caller(f"schedule:{schedule.id}", schedule.project, frozenset(Scope))
+    return Caller.on_order(f"schedule:{schedule.id}", schedule.project, schedule.started_by)

@@ -26,6 +26,11 @@ class ResponseModel(BaseModel):
         """Return the body whose fields are the attributes of `source`, such as a row's."""
         return cls.model_validate(source, from_attributes=True)
 
+    @classmethod
+    def shown_of(cls, row: Any) -> dict[str, Any]:
+        """Return the values of the row's columns that are shown under their names."""
+        return {name: getattr(row, name) for name in cls.model_fields if name in row.__mapper__.column_attrs}
+
 
 class RequestPart(BaseModel):
     """An object inside a request body. Unknown fields are refused, with the name that was probably meant."""
@@ -55,6 +60,14 @@ class RequestBody(RequestPart):
         if (why := flaw(value)) is not None:
             raise ValueError(why)
         return value
+
+
+class StartedOut(ResponseModel):
+    """Something that someone started."""
+
+    started_by: dict[str, str | None] | None = None
+    """The API key that started it, by `id` and `name`, and as `order` what carried out its wish, such as `schedule:ID`.
+    Null without a key, and for what an earlier version started."""
 
 
 class Page(ResponseModel, Generic[Item]):

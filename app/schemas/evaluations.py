@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.names import MODEL_PATTERN
-from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel, StartedOut
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.app.schemas.rejudge_report import RejudgeReport
@@ -273,7 +273,7 @@ class TrialOut(ResponseModel):
     """Number of scenarios between two looks."""
 
 
-class EvaluationBrief(ResponseModel):
+class EvaluationBrief(StartedOut):
     """An evaluation, as listed."""
 
     evaluation_id: str

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, field_validator
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
-from learnloop_service.app.domain.names import MODEL_PATTERN
-from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.domain.names import MODEL_PATTERN, NAME_PATTERN
+from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart, ResponseModel, StartedOut
 from learnloop_service.app.schemas.evaluations import FEWEST_TASKS
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.app.schemas.prompts import PromptToStore, PromptUsed
@@ -35,6 +35,15 @@ class ImitationChoice(RequestPart):
     sources: list[Literal["oracle", "own"]] = Field(default=["oracle", "own"], max_length=2)
     """`oracle`: the environment shows how its tasks are done. `own`: the agent's best rollouts of the pilot. The first
     one that there is, is used."""
+
+
+class ChampionChoice(RequestPart):
+    """Who gets what was accepted."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(alias="as")
+    """Name in the improvement's project."""
+    how: Literal["promote", "release"] = "promote"
+    """`promote`: everybody who asks that name, at once. `release`: a share of its users first, as in releases."""
 
 
 class ImprovementRequest(RequestBody):
@@ -102,6 +111,14 @@ class ImprovementRequest(RequestBody):
     """Seconds after which a rollout counts as failed."""
     concurrency: int = Field(default=16, ge=1, le=256)
     """Maximum number of simultaneous rollouts of an evaluation."""
+    answers: int | None = Field(default=None, ge=1, le=10**12)
+    """Number of answers that are expected later. A listed model is not compared if these would cost more than training.
+    """
+    promote: ChampionChoice | None = None
+    """Who gets the best candidate when the target is reached or all was tried. Default: nobody. A prompt that quotes
+    training tasks, and a listed model, are left to a person."""
+    dry_run: bool = False
+    """Store nothing, and only say what it would do, show and take."""
     allow: list[Annotated[str, Field(min_length=1, max_length=300)]] = Field(default_factory=list, max_length=100)
     """Addresses, hosts and numbers that new prompts may name although the present one does not."""
     project: Name | None = None
@@ -119,6 +136,38 @@ class ImprovementRequest(RequestBody):
     def held_out_seed(self) -> int:
         """Seed of validation and test tasks."""
         return HELD_OUT_SEED
+
+
+class PlannedRungOut(ResponseModel):
+    """A kind of change that an improvement would try."""
+
+    rung: Rung
+    """Kind of change; `as_it_is` stands for measuring the agent, the pilot and the test tasks."""
+    candidates: int
+    """Candidates that are known beforehand."""
+    minutes: tuple[float, float] | None
+    """Range of minutes; null if that is unknown."""
+    usd: tuple[float, float] | None
+    """Range of US dollars; null if no price is known."""
+    source: str | None
+    """What the range is from."""
+    gain: str | None
+    """What is known of the success that it leads to; null if nothing is."""
+    why_not: str | None
+    """Why it would be skipped; null otherwise."""
+
+
+class ImprovementPlan(ResponseModel):
+    """What an improvement would do, show and take."""
+
+    request: dict[str, Json]
+    """The request with the numbers of tasks."""
+    can_show: list[str]
+    """What the validation tasks can show, in sentences."""
+    smallest_gain: float | None
+    """Gain in success that they show with 80% probability; null if there is none."""
+    rungs: list[PlannedRungOut]
+    """What it would try, in order."""
 
 
 class Proposal(PromptToStore):
@@ -293,7 +342,7 @@ class RungForecastOut(ResponseModel):
     """What is known of the success that it leads to, such as "4 runs: 81 to 97%"; null if nothing is."""
 
 
-class ImprovementBrief(ResponseModel):
+class ImprovementBrief(StartedOut):
     """An improvement, as listed."""
 
     id: str

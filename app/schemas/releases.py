@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import Arm, ReleaseReason, ReleaseState
-from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel, StartedOut
 from learnloop_service.app.schemas.prompts import PromptChoice, PromptUsed
 from learnloop_service.environment.json_type import Json
 
@@ -154,7 +154,7 @@ class ForecastOut(ResponseModel):
     """What this number of users can show."""
 
 
-class ReleaseBrief(ResponseModel):
+class ReleaseBrief(StartedOut):
     """A release: a candidate, and the share of a promoted name's users that meet it."""
 
     release_id: str

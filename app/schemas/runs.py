@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from learnloop_service.app.domain.run_state import RunStatus
-from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.app.schemas.base import ResponseModel, StartedOut
 from learnloop_service.app.schemas.results import RunCost, ShowcaseEmail
 from learnloop_service.app.schemas.trajectories import Mode, Split
 from learnloop_service.app.statistics.verdict import VerdictState
@@ -60,28 +60,35 @@ class ExpectedRollouts(ResponseModel):
 
 
 class ExpectedWork(ResponseModel):
-    """The rollouts of a run, and the time that they take."""
+    """The rollouts of a run, and the time and money that they take."""
 
     rollouts: ExpectedRollouts
     """Numbers of rollouts."""
     seconds: float | None
     """Estimate by the newest completed run with the same base model, environment and backend; null if there is none."""
+    usd: float | None = None
+    """Estimate in US dollars by the same run: its calls with a price and its machine's time; null if none is known."""
     disk_bytes: float | None = None
     """Bytes of disk that its checkpoints take at the same time, with its rollouts in the database; null for the tiny
     base and for bases whose files are elsewhere."""
 
 
-class LearnLoopAccepted(Accepted):
-    """The learn-loop was accepted and waits for a worker."""
+class LearnLoopPlan(ResponseModel):
+    """What a learn-loop would be and do."""
 
-    webhooks: list[RunWebhookCreated] = Field(default_factory=list)
-    """The endpoints of the request, in the same order."""
     warnings: list[str] = Field(default_factory=list)
     """Why the run may learn nothing or its judge may fail, as far as that can be foreseen."""
     defaults: dict[str, DefaultOut] = Field(default_factory=dict)
     """Settings that follow the base model and were not given, by their paths in the request (`evaluation.every`)."""
     expected: ExpectedWork
     """What the run will do, unless it ends earlier."""
+
+
+class LearnLoopAccepted(Accepted, LearnLoopPlan):
+    """The learn-loop was accepted and waits for a worker."""
+
+    webhooks: list[RunWebhookCreated] = Field(default_factory=list)
+    """The endpoints of the request, in the same order."""
 
 
 class ModelOut(ResponseModel):
@@ -171,7 +178,7 @@ class IterationFigures(ResponseModel):
     """The policy step that the backend reported after the iteration."""
     rewards: Rewards
     """Statistics of the rewards of the iteration's training rollouts. These and the shares leave out replacements
-    (`replace_groups`)."""
+    (`replace_groups`), and weigh the others by the inverse of their `inclusion` (`scenario_sampling`)."""
     success: float | None
     """Share of the rollouts that did their task, from 0 to 1; null if it is not known of any."""
     malformed: float | None
@@ -364,7 +371,7 @@ class Tokens(ResponseModel):
     """Number of generated tokens."""
 
 
-class RunBrief(ResponseModel):
+class RunBrief(StartedOut):
     """A run, as listed."""
 
     run_id: str
@@ -392,7 +399,8 @@ class RunBrief(ResponseModel):
     error: str | None
     """Why the run failed; null if it did not."""
     ended_early: str | None = None
-    """Why a completed run has fewer iterations than it was asked for; null if it has all (`end_when_learned`)."""
+    """Why a completed run has fewer iterations than it was asked for; null if it has all (`end_when_learned`,
+    `stop_when`)."""
     diagnosis: str | None = None
     """Name of the cause why it does not learn, if one is named now: `GET /runs/{run_id}/diagnosis` has the evidence."""
     created_at: datetime
@@ -483,6 +491,23 @@ class Parent(ResponseModel):
     """Step of the checkpoint that the run started from."""
 
 
+ForecastFigure = Literal["success", "minutes", "tokens", "usd"]
+ForecastFigures = dict[ForecastFigure, tuple[float, float, float]]
+
+
+class RunForecastOut(ResponseModel):
+    """What a run comes to, by its own iterations. Each figure is what is expected and the ends of its 90% interval:
+    `success` of the sampled rollouts on validation scenarios, and `minutes`, `tokens` and `usd` from the newest saved
+    iteration until then. What is not known well enough is left out."""
+
+    end: ForecastFigures = Field(default_factory=dict)
+    """At its end."""
+    twice: ForecastFigures = Field(default_factory=dict)
+    """With twice as many iterations."""
+    text: list[str]
+    """The same in sentences, or which rule of `stop_when` ended it, and what more would have cost."""
+
+
 class RunOut(RunBrief):
     """A run with its figures: up to 200 of the latest iterations, the baseline evaluation and the latest ones."""
 
@@ -499,7 +524,9 @@ class RunOut(RunBrief):
     queue: Queue | None = None
     """Position in the queue; set while the run is queued."""
     wait_reason: str | None = None
-    """Why a paused run is paused, or what a running one is waiting for (the engine, a full disk)."""
+    """Why a paused run is paused, or what another one is waiting for (the engine, a full disk, a budget)."""
+    shortage: dict[str, Json] | None = None
+    """The budget that paused it, or with `budget` its project's or key's that keeps it in the queue `until` then."""
     parent: Parent | None = None
     """What the run was forked from, if it was forked and its parent still exists."""
     attempts: int = 0
@@ -522,6 +549,8 @@ class RunOut(RunBrief):
     """Held-out figures before and after, once the run has completed."""
     webhooks: dict[str, int]
     """Number of webhook deliveries by state."""
+    forecast: RunForecastOut | None = None
+    """What it will come to. Null before the baseline, and of ended runs, unless a rule of `stop_when` ended them."""
     cost: RunCost = RunCost()
     """What the run has used so far."""
     last_event: int = 0

@@ -27,6 +27,8 @@ from learnloop_service.app.results.files import ResultsFiles
 from learnloop_service.app.runs import diagnoses, ledger
 from learnloop_service.app.runs.budget import Clock, Meter
 from learnloop_service.app.runs.configuration import make_environment, make_judge, model_spec
+from learnloop_service.app.runs.day_spending import spending
+from learnloop_service.app.runs.forecast import stopping_of
 from learnloop_service.app.runs.no_signal import check_rule
 from learnloop_service.app.runs.reproducibility import save_reproducibility
 from learnloop_service.app.runs.resume_point import begin_with, inherited_state, resume_of
@@ -48,7 +50,6 @@ from learnloop_service.training.budget import RunBudget
 from learnloop_service.training.diagnosis.collapses import rolled_out
 from learnloop_service.training.diagnosis.examine import examine
 from learnloop_service.training.diagnosis.facts import Facts
-from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.journal import Journal
 from learnloop_service.training.loop.run_record import RunRecord
 from learnloop_service.training.loop.served_answers import AnswerRow, AnswersRecord
@@ -57,6 +58,7 @@ from learnloop_service.training.phases import Phase
 from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.model_calls import AnsweredCall
 from learnloop_service.training.rollout.rollout import Player
+from learnloop_service.training.stopping import Stopping
 from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
@@ -82,6 +84,7 @@ class LearnLoop(Protocol):
         now: Callable[[], float],
         demonstrations: Demonstrations | RunRecord,
         another_environment: Callable[[], Environment],
+        stopping: Stopping,
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
@@ -184,8 +187,9 @@ class Driver:
         journal = StoredJournal(self.database, lease, main_loop, on_lost, replaces=request.config.replace_groups)
         work = _Work(run, request, lease, main_loop, journal, meter, note, waits, [], clock)
         try:
-            await run_in_thread(lambda: self._learn_with_retries(work), name=f"run-{run.id}")
-            if request.config.end_when_learned:
+            async with spending(self.database, run, lease, meter):
+                await run_in_thread(lambda: self._learn_with_retries(work), name=f"run-{run.id}")
+            if request.config.end_when_learned or request.config.stop_when:
                 await self._settle(work)  # rollouts can have run ahead of the end
         except LeaseLost:
             raise
@@ -240,16 +244,19 @@ class Driver:
         """Return where the run continues, and load the facts of its iterations; None if it begins."""
         work.facts = await work.query(lambda: diagnoses.facts_of(self.database, work.run.id))
         resume = await work.query(lambda: resume_of(self.database, work.run.id))
+        log.info("run continues", environment=work.run.environment, iteration=resume.iteration if resume else 0)
         if resume is None:
             return None
-        easy = {facts.iteration: easy_groups(facts.groups) for facts in work.facts}
-        return replace(resume, rolled_out=list(rolled_out(work.facts)), easy=easy)
+        groups = {
+            facts.iteration: (*facts.groups, *(replace(group, represents=0.0) for group in facts.replacements))
+            for facts in work.facts
+        }
+        return replace(resume, rolled_out=list(rolled_out(work.facts)), groups=groups)
 
     async def _learn(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
         run, request = work.run, work.request
         await self._check_rules(work)  # the previous worker may have died before its check
         resume = await self._resume(work)
-        log.info("run continues", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             choice = await work.query(
                 lambda: resolve_references(self.database, self.data_dir, request.environment, run.model_project)
@@ -277,6 +284,7 @@ class Driver:
                 now=work.now,
                 demonstrations=await self._answers(work) or await self._demonstrations(work, resume),
                 another_environment=another,
+                stopping=(stopping := await work.query(lambda: stopping_of(self.database, run))),
             )
             write = partial(work.query, lambda: self.results.write(run.id))
             files = await stack.enter_async_context(_BackgroundFiles(write))
@@ -289,9 +297,15 @@ class Driver:
                 log.info("iteration examined", run_id=run.id, iteration=result.iteration, seconds=round(examine_s, 4))
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.
                 await shielded(self._save(work, result, facts))
+                await self._note_cost(work, stopping)
                 await files.begin()
                 await self._check_rules(work)
                 await prune(self.database, work.main_loop, run, request.checkpoints, backend, policy)
+
+    async def _note_cost(self, work: _Work, stopping: Stopping) -> None:
+        """Add the iteration that was just saved, of which it is known now what it cost, if the run has a rule."""
+        if work.request.config.stop_when:
+            stopping.add(*(await work.query(lambda: stopping_of(self.database, work.run))).points[-1:])
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
         """Return the demonstrations for the run's warm start; empty if it has none or has finished it."""

@@ -295,6 +295,8 @@ class Runner:
             _note_loss(active)
         elif isinstance(error, DATABASE_DOWN):
             await self._release(active)
+        elif isinstance(error, RunBudgetReached) and error.exceeded.budget is not None:
+            await self._release(active, str(error.exceeded), error.exceeded.figures())
         elif isinstance(error, RunBudgetReached):
             await self._suspend(active, str(error.exceeded), error.exceeded.figures())
         elif (reason := active.jobs.pause_reason(error)) is not None:
@@ -302,9 +304,12 @@ class Runner:
         else:
             await self._finish(active, RunStatus.FAILED, _reason(active, error))
 
-    async def _release(self, active: _ActiveWork) -> None:
-        await retry_while_database_is_down(lambda: active.jobs.claims.release(active.lease))
-        active.jobs.instruments.ended.labels(instruments.RELEASED).inc()
+    async def _release(
+        self, active: _ActiveWork, reason: str | None = None, shortage: Mapping[str, Any] | None = None
+    ) -> None:
+        await retry_while_database_is_down(lambda: active.jobs.claims.release(active.lease, reason, shortage))
+        ended = instruments.RELEASED if reason is None else instruments.DAY_BUDGET
+        active.jobs.instruments.ended.labels(ended).inc()
 
     async def _suspend(self, active: _ActiveWork, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
         await retry_while_database_is_down(lambda: active.jobs.suspend(active.lease, reason, shortage))

@@ -10,8 +10,6 @@ import { follow } from "./live.js";
 /** @typedef {{limit: string, max: number, needs: number, spent: Record<string, number | null>}} Shortage of a budget */
 
 export const ENDED = new Set(["completed", "failed", "cancelled"]);
-/** Number of the newest events that say why a run is paused. */
-const _LATEST = 4;
 const _AGAIN_MS = 1000;
 const _SLOWEST_MS = 15_000;
 /** Minimum time between two reads of the run's figures, which change with almost every event. */
@@ -22,7 +20,6 @@ export function openRun(runId) {
   const run = signal(/** @type {Run | undefined} */ (undefined));
   const error = signal(/** @type {Error | undefined} */ (undefined));
   const iterations = signal(/** @type {Iteration[]} */ ([]));
-  const shortage = signal(/** @type {Shortage | undefined} */ (undefined)); // if a budget paused the run
   const connection = signal(/** @type {import("./live.js").Connection} */ ("connecting"));
   const controller = new AbortController();
   let refreshing = 0;
@@ -54,11 +51,9 @@ export function openRun(runId) {
   /** @returns {Promise<Run>} */
   async function read() {
     const found = await get(path`runs/${runId}`, {}, controller.signal);
-    const short = found.status === "paused" ? await readShortage(found) : undefined;
     if (found.last_event < (run.value?.last_event ?? 0)) return found; // a later read finished first
     batch(() => {
       run.value = found;
-      shortage.value = short;
       error.value = undefined;
       add(found.iterations);
     });
@@ -77,14 +72,6 @@ export function openRun(runId) {
     stream.connection.subscribe((state) => {
       connection.value = state;
     });
-  }
-
-  /** The budget that paused a run, if it was one. @param {Run} found @returns {Promise<Shortage | undefined>} */
-  async function readShortage(found) {
-    const after = Math.max(0, found.last_event - _LATEST);
-    const page = await get(path`runs/${runId}/events`, { cursor: String(after), limit: _LATEST }, controller.signal);
-    const stopped = page.items.findLast((/** @type {Event} */ event) => event.type !== "run.paused");
-    return stopped?.type === "budget.reached" ? stopped.data : undefined;
   }
 
   /** Read all figures of the iterations after the given one. @param {number} after */
@@ -158,7 +145,6 @@ export function openRun(runId) {
     run,
     error,
     iterations,
-    shortage,
     connection,
     readAll,
     reopen,

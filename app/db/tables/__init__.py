@@ -8,6 +8,7 @@ from learnloop_service.app.db.tables.agent_sessions import AgentSession, AgentSe
 from learnloop_service.app.db.tables.agent_tasks import OpenAgentTask
 from learnloop_service.app.db.tables.base import Base
 from learnloop_service.app.db.tables.checkpoints import Checkpoint, Promotion
+from learnloop_service.app.db.tables.claimable import DayUse
 from learnloop_service.app.db.tables.data import DatasetVersion, Document, InboxPart
 from learnloop_service.app.db.tables.diagnoses import SavedDiagnosis
 from learnloop_service.app.db.tables.evaluations import EvaluationEvent, EvaluationJob, RejudgedRollout
@@ -38,6 +39,7 @@ __all__ = [
     "Candidate",
     "Checkpoint",
     "DatasetVersion",
+    "DayUse",
     "Document",
     "Evaluation",
     "EvaluationEvent",

@@ -3,11 +3,13 @@
 from datetime import datetime
 
 from sqlalchemy import (
+    ColumnElement,
     DateTime,
     ForeignKey,
     MetaData,
     String,
     func,
+    or_,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -56,6 +58,18 @@ class PromptedRow:
     def prompt(self, prompt: PromptReference | None) -> None:
         for name, value in prompt_columns(prompt).items():
             setattr(self, name, value)
+
+
+class StartedRow:
+    """Column of a row that someone started: `id` and `name` of the API key, and as `order` the improvement or schedule
+    that carried out its wish, if any. None without a key, or if an earlier version saved the row."""
+
+    started_by: Mapped[dict[str, Json] | None]
+
+    @classmethod
+    def is_started_by(cls, whom: str) -> ColumnElement[bool]:
+        """Return the condition for rows of that key, by id or name, or of that order."""
+        return or_(*(cls.started_by[name].astext == whom for name in ("id", "name", "order")))
 
 
 def prompt_columns(prompt: PromptReference | None) -> dict[str, Json]:

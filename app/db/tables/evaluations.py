@@ -44,8 +44,6 @@ class EvaluationJob(Claimable):
     """Total time for which workers have driven it, in seconds."""
     lost: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """Usage of work that was lost before it was saved: `prompt_tokens`, `completion_tokens`, `usd`."""
-    shortage: Mapped[dict[str, Json] | None]
-    """The budget limit that paused it."""
     report: Mapped[dict[str, Json] | None]
     """The results, written when it completes."""
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")

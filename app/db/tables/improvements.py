@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.db.tables.base import Base, StartedRow
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.environment.json_type import Json
 
@@ -15,7 +15,7 @@ def _one_of(column: str, values: type[ImprovementStatus] | type[Rung] | type[Can
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
-class Improvement(Base):
+class Improvement(StartedRow, Base):
     """An improvement. All that takes time is an evaluation or a run; one at a time is its job."""
 
     __tablename__ = "improvement"

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from learnloop_service.app.db.tables.base import Base, EventRow, PromptedRow
+from learnloop_service.app.db.tables.base import Base, EventRow, PromptedRow, StartedRow
 from learnloop_service.app.domain.release_rules import Guardrail
 from learnloop_service.app.domain.release_state import LIVE, Arm, ReleaseState
 from learnloop_service.environment.json_type import Json
@@ -37,7 +37,7 @@ def _release_id() -> Mapped[str]:
     return mapped_column(String(26), ForeignKey("release.id", ondelete="CASCADE"), primary_key=True)
 
 
-class Release(PromptedRow, Base):
+class Release(PromptedRow, StartedRow, Base):
     """A candidate for a promoted name, a checkpoint with its prompt, and the share of the name's users that meet it."""
 
     __tablename__ = "release"

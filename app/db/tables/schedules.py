@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, String, Text, UniqueConstraint, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.db.tables.base import Base, StartedRow
 from learnloop_service.app.domain.schedule_state import DueState, Then
 from learnloop_service.environment.json_type import Json
 
@@ -13,7 +13,7 @@ _THEN = ", ".join(sorted(f"'{action}'" for action in Then))
 _STATES = ", ".join(sorted(f"'{state}'" for state in DueState))
 
 
-class Schedule(Base):
+class Schedule(StartedRow, Base):
     """A learn-loop that is started again and again, each time from the promoted checkpoint."""
 
     __tablename__ = "schedule"

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.tenancy import RUN, require
 from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.claims.day_budget import usd_of_day
 from learnloop_service.app.datasets.documents import UnknownDocument
 from learnloop_service.app.db.tables import EvaluationJob, Run
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
@@ -163,6 +164,7 @@ class EvaluationStarter:
             total=evaluation.slots,
             done=0,
             judge={},
+            started_by=caller.started_by,
             **evaluation.listed_by,
         )
         started = StartedEvaluation(job, warnings)
@@ -194,7 +196,8 @@ class EvaluationStarter:
         noted = built or NotedModels(ListedModels(self.resources.settings))
         contestants, engine = await self._contestants(request, caller, noted, project, recorded or {})
         stored = await self._stored(request, basis, project, contestants, None if built else noted)
-        noted.check_budget(request.budget.max_usd if request.budget else None)
+        of_day = await usd_of_day(self.resources.database, project, caller.started_by)
+        noted.check_budget((request.budget and request.budget.max_usd) or of_day)
         return kind.model_validate({**dict(stored), **fields}), engine, noted.warnings
 
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import select
 from ulid import ULID
 
+from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Checkpoint, Reflection, Run
 from learnloop_service.app.domain.run_state import Verb
@@ -23,7 +24,7 @@ _PARTLY = ("environment", "evaluation", "train_options")
 
 
 async def fork(
-    service: HandlerResources, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: SaveReply
+    service: HandlerResources, run_id: str, parent_id: str, request: ForkRequest, caller: Caller, save_reply: SaveReply
 ) -> Started:
     """Queue the fork as `run_id`. Raises NotFound, NotAllowed, Conflict, InvalidRequest or Unavailable."""
     database = service.database
@@ -36,10 +37,11 @@ async def fork(
     model = {"project": base.project, "name": name, "base_model": str(base)}
     # a run that was stored without a seed of its held-out scenarios drew them by its own
     held_out = {"seed": parent.stored_request.config.held_out_seed, **parent.request.get("evaluation", {})}
-    # nor did one that was stored without the field replace groups
+    # nor did one that was stored without these fields replace groups or draw by difficulty
     prompt = parent.stored_request.prompt
     stored = {
         "replace_groups": False,
+        "scenario_sampling": "passes",
         **parent.request,
         "evaluation": held_out,
         "prompt": prompt and prompt.sha256,
@@ -50,7 +52,7 @@ async def fork(
         learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))
     first_scenario = parent.stored_request.config.first_scenario
     forked = ForkOrigin(parent_id, checkpoint.step, learned, first_scenario)
-    return await start_run(service, run_id, whole, actor, save_reply, forked)
+    return await start_run(service, run_id, whole, caller, save_reply, forked)
 
 
 async def _checkpoint(database: Database, parent: Run, step: int | None) -> Checkpoint:

@@ -77,7 +77,7 @@ class ReleaseStarter:
         Raises NotFound without a promotion, Conflict if a release is live, InvalidRequest or Unavailable.
         """
         stable = await self._stable(ModelName(project, name), caller)
-        checkpoints, step = await self._candidate(stable, request, caller)
+        checkpoints, step, has_run = await self._candidate(stable, request, caller)
         data_dir = self.evaluations.resources.settings.data_dir
         prompt = await promoted_prompt(checkpoints, data_dir, name, step, request)
         baseline = await _baseline(self.database, stable, request)
@@ -92,12 +92,14 @@ class ReleaseStarter:
                 f"The candidate is the stable checkpoint itself, {checkpoints.model.at(step)}, with the same prompt: "
                 "this release tests the assignment and the guardrails, and it has no trial."
             )
+        elif not has_run and not request.skip_trial:
+            warnings.append(f"No run has trained {checkpoints.model}, so there are no tasks for a trial.")
         same = {name: getattr(request, name) for name in ("window_hours", "max_days", "at_end", "goal", "worth")}
         rules = ReleaseRules(
             ramp=tuple(request.ramp),
             guardrails=guardrails,
             outcome=outcome_json(request.outcome),
-            skip_trial=request.skip_trial or is_stable,
+            skip_trial=request.skip_trial or is_stable or not has_run,
             margin=request.margin or 0.0,
             **same,
         )
@@ -106,7 +108,7 @@ class ReleaseStarter:
             rules = rules.model_copy(update={"goal": "guardrails"})
             warnings.append(too_few(estimate, effect, request.unit))
         candidate = {"backend": checkpoints.backend, "model_name": checkpoints.model.name, "step": step}
-        more = {"unit": request.unit, "baseline": baseline, "actor": caller.actor}
+        more = {"unit": request.unit, "baseline": baseline, "actor": caller.actor, "started_by": caller.started_by}
         row = _row(stable, rules, prompt=prompt, **candidate, **more)
         try:
             if rules.skip_trial:
@@ -131,8 +133,9 @@ class ReleaseStarter:
 
     async def _candidate(
         self, stable: Promotion, request: NewReleaseRequest, caller: Caller
-    ) -> tuple[Checkpoints, int]:
-        """Return the checkpoints of the candidate's model, and its step. Raises InvalidRequest or Unavailable."""
+    ) -> tuple[Checkpoints, int, bool]:
+        """Return the checkpoints of the candidate's model, its step, and whether a run has trained the model. Raises
+        InvalidRequest or Unavailable."""
         name = request.model or stable.model_name
         try:
             model = ModelName.parse(name if "/" in name else f"{stable.project}/{name}")
@@ -143,8 +146,8 @@ class ReleaseStarter:
         named = ModelName(model.project, model.name)
         try:
             models = self.evaluations.models
-            backend = (await models.model(caller, named)).backend
-            checkpoints = Checkpoints(self.database, self.engine, models.connect, named, backend)
+            resolved = await models.model(caller, named)
+            checkpoints = Checkpoints(self.database, self.engine, models.connect, named, resolved.backend)
             steps = await checkpoints.steps()
         except UnknownModelName as error:
             raise InvalidRequest(("body", "model"), str(error)) from error
@@ -154,7 +157,7 @@ class ReleaseStarter:
         if not steps or step not in (None, *steps):
             field = "model" if request.step is None else "step"
             raise InvalidRequest(("body", field), f"{named} has no checkpoint {'yet' if step is None else step}.")
-        return checkpoints, max(steps) if step is None else step
+        return checkpoints, max(steps) if step is None else step, resolved.run is not None
 
     async def _without_trial(self, started: StartedRelease, save_reply: SaveReply) -> StartedRelease:
         async with self.database.begin() as tx:

@@ -9,7 +9,10 @@ from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.agent_sessions.served import FrozenAnswers
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.claims.day_budget import usd_of_day
 from learnloop_service.app.datasets import documents
+from learnloop_service.app.datasets.documents import NewDocument
 from learnloop_service.app.db.tables import Reflection, Run
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import RunStatus
@@ -18,6 +21,7 @@ from learnloop_service.app.events.log import append
 from learnloop_service.app.operations.named import pinned
 from learnloop_service.app.operations.start.backend_checks import engine_for, reached
 from learnloop_service.app.operations.start.base_model import Root, root_of
+from learnloop_service.app.operations.start.evaluation import check_new_budget
 from learnloop_service.app.operations.start.run_disk import REMEDY, need_of, why_too_little
 from learnloop_service.app.operations.start.run_names import usual_name
 from learnloop_service.app.operations.start.run_plan import RunPlan, plan_of
@@ -69,7 +73,7 @@ async def start_run(
     service: HandlerResources,
     run_id: str,
     request: LearnLoopRequest,
-    actor: str,
+    caller: Caller,
     save_reply: SaveReply,
     parent: ForkOrigin | None = None,
 ) -> Started:
@@ -78,6 +82,28 @@ async def start_run(
     `save_reply` is called in the transaction that creates the run, so that either both are saved or neither. Raises
     InvalidRequest, ModelBusy, or Unavailable if the request cannot be checked because the engine is unavailable.
     """
+    new, run, started = await planned_run(service, run_id, request, caller, parent)
+    answers, endpoints = started.answers, list[NewEndpoint]()
+
+    async def also(tx: AsyncSession) -> None:
+        endpoints.extend(await service.webhooks.attach(tx, run_id, run.model_project, request.webhooks))
+        await tx.flush()  # the first event is sent to these endpoints as well
+        if parent is not None:
+            await _save_fork(tx, run_id, parent, caller.actor)
+        if answers is not None and answers.document is not None:
+            await documents.save_of_users(tx, answers.document, answers.users)
+        await save_reply(tx, started)
+
+    await service.store.create(run, new, also=also, actor=caller.actor)
+    service.runner.wake()
+    return replace(started, endpoints=endpoints)
+
+
+async def planned_run(
+    service: HandlerResources, run_id: str, request: LearnLoopRequest, caller: Caller, parent: ForkOrigin | None = None
+) -> tuple[list[NewDocument], Run, Started]:
+    """Return the run that a request would queue, with the documents to store and what is said of it. Raises as
+    `start_run` does."""
     request, answers = await with_answers(service, request)
     plan = replace(plan_of(request, service.settings, run_id), first_scenario=parent.first_scenario if parent else 0)
     engine = await engine_for(service, plan)
@@ -93,26 +119,18 @@ async def start_run(
     if request.warm_start is not None:
         plan = await with_warm_start(service, plan, request.warm_start)
     plan, new = await validated(service, plan, root, parent.learned.state if parent and parent.learned else None)
-    run = _new_run(plan, engine, parent)
+    assert plan.judge is not None
+    try:
+        check_new_budget({"max_usd": 0.0}, plan.judge, (), service.settings)
+    except InvalidRequest:  # it matters only if there is a budget for the day
+        if await usd_of_day(service.database, project, caller.started_by) is not None:
+            raise
+    run = _new_run(plan, engine, parent, caller)
     run.name = request.name or usual_name(request, plan, service.settings)
     expected = await expected_work(service.database, run)
     if (need := await _fitting(service, plan, root)) is not None:
         expected = replace(expected, disk_bytes=need.total)
-    started = Started([], plan.warnings, plan.defaults, expected, answers)
-    endpoints: list[NewEndpoint] = []
-
-    async def also(tx: AsyncSession) -> None:
-        endpoints.extend(await service.webhooks.attach(tx, run_id, run.model_project, request.webhooks))
-        await tx.flush()  # the first event is sent to these endpoints as well
-        if parent is not None:
-            await _save_fork(tx, run_id, parent, actor)
-        if answers is not None and answers.document is not None:
-            await documents.save_of_users(tx, answers.document, answers.users)
-        await save_reply(tx, started)
-
-    await service.store.create(run, new, also=also, actor=actor)
-    service.runner.wake()
-    return replace(started, endpoints=endpoints)
+    return new, run, Started([], plan.warnings, plan.defaults, expected, answers)
 
 
 async def _fitting(service: HandlerResources, plan: RunPlan, root: Root) -> DiskNeed | None:
@@ -139,11 +157,14 @@ async def _free_on_engine(service: HandlerResources, plan: RunPlan) -> int | Non
         return None
 
 
-def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, parent: ForkOrigin | None) -> Run:
+def _new_run(
+    plan: RunPlan, engine: str | ScalarSelect[str | None] | None, parent: ForkOrigin | None, caller: Caller
+) -> Run:
     assert plan.judge is not None
     assert plan.base is not None
     return Run(
         id=plan.run_id,
+        started_by=caller.started_by,
         status=RunStatus.QUEUED,
         request=plan.stored(),
         environment=plan.environment.name,

@@ -36,6 +36,7 @@ from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.listed_models import ListedModels
 from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.app.runs.configuration import make_environment, make_judge
+from learnloop_service.app.runs.day_spending import spending
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
 from learnloop_service.app.runs.store import RunStore
@@ -99,7 +100,8 @@ class EvaluationDriver:
         main_loop, patience = asyncio.get_running_loop(), Patience(waits)
         state = DriveState(job, request, store, lease, main_loop, meter, prices, note, patience, saved_count=len(rows))
         try:
-            return await run_in_thread(lambda: self._retrying(state), name=f"evaluation-{job.id}")
+            async with spending(self.database, job, lease, meter):
+                return await run_in_thread(lambda: self._retrying(state), name=f"evaluation-{job.id}")
         except LeaseLost:
             raise
         except BaseException:

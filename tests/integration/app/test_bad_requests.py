@@ -140,8 +140,8 @@ async def test_unknown_query_parameters_are_refused(client: httpx.AsyncClient) -
     problem = _problem(await client.get("/runs?after=14&limt=3"), 422)
     assert [error["loc"] for error in problem["errors"]] == [["query", "after"], ["query", "limt"]]
     assert problem["errors"][0]["msg"] == (
-        "Unknown parameter. Known: status, search, tag, starred, settings_hash, since, sort, ascending, fold, "
-        "curve, settings, cursor, limit."
+        "Unknown parameter. Known: status, search, tag, starred, settings_hash, since, started_by, sort, "
+        "ascending, fold, curve, settings, cursor, limit."
     )
     assert problem["errors"][1]["msg"] == "Unknown parameter. Did you mean limit?"
     assert "There are none here" in _problem(await client.get("/backends?all=1"), 422)["detail"]

@@ -75,6 +75,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/improvements/{id}": await _improvement(service, key.key),
             "/sessions/{id}": await _session(service),
             "/keys/{key_id}": (await service.new("mail")).row.id,
+            "/budgets/{owner}": f"key:{key.row.id}",
             "/models/{project}/{name}": "mail",
             "/promotions/{project}/{name}": "mail",
             "/graphs/{sha256}": await _stored(service, key.key, "/graphs", {"graph": GRAPH}),

@@ -12,7 +12,7 @@ import { nameOf } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
-import { JsonText, label, Text } from "../parts/text.js";
+import { JsonText, label, starter, Text } from "../parts/text.js";
 import { go, href, replace } from "../router.js";
 import { may } from "../session.js";
 import { Failures } from "./failures.js";
@@ -26,20 +26,17 @@ const _PURPOSE = "An evaluation lets models attempt the same scenarios, and says
 
 export function Evaluations() {
   const state = useLoaded((aborted) => all("evaluations", {}, { aborted, most: 400 }), []);
+  /** @type {import("../parts/table.js").Column<Brief>[]} */
   const columns = [
     {
       title: "Models",
-      cell: (/** @type {Brief} */ each) =>
+      cell: (each) =>
         html`<a href=${href(["evaluations", each.evaluation_id])}>${label(each.models.join(" against "), 160)}</a>`,
     },
-    { title: "Status", by: "status", cell: (/** @type {Brief} */ each) => html`<${Status} status=${each.status} />` },
-    {
-      title: "Rollouts",
-      by: "total",
-      isNumber: true,
-      cell: (/** @type {Brief} */ each) => `${each.done} of ${each.total}`,
-    },
-    { title: "Asked for", by: "created_at", cell: (/** @type {Brief} */ each) => ago(each.created_at) },
+    { title: "Status", by: "status", cell: (each) => html`<${Status} status=${each.status} />` },
+    { title: "Rollouts", by: "total", isNumber: true, cell: (each) => `${each.done} of ${each.total}` },
+    { title: "Started by", cell: (each) => starter(each.started_by) },
+    { title: "Asked for", by: "created_at", cell: (each) => ago(each.created_at) },
   ];
   return html`<h1>Evaluations</h1><${New} />
     <${Loaded} state=${state}>${(/** @type {Brief[]} */ found) =>
@@ -47,7 +44,7 @@ export function Evaluations() {
         ? html`<${Empty} title="No evaluation yet"><p>${_PURPOSE}</p><//>`
         : html`<section class="card"><h2>All evaluations</h2>
           <${Table} caption="Evaluations, newest first" rows=${found}
-            keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns} /></section>`}<//>`;
+            keyOf="evaluation_id" columns=${columns} /></section>`}<//>`;
 }
 
 function New() {
@@ -143,11 +140,12 @@ function decision([first, second], gate) {
 
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */
 function Report({ report }) {
+  /** @type {import("../parts/table.js").Column<Model>[]} */
   const columns = [
     {
       title: "Model",
       by: "label",
-      cell: (/** @type {Model} */ each) =>
+      cell: (each) =>
         html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${
           each.prompt && html`<br />prompt <${PromptLink} prompt=${each.prompt} />`
         }${
@@ -155,37 +153,15 @@ function Report({ report }) {
           html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`
         }`,
     },
-    {
-      title: "Success",
-      by: "success.mean",
-      cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />`,
-    },
-    {
-      title: "Against the first",
-      by: "difference.success.mean",
-      cell: (/** @type {Model} */ each) => difference(each.difference.success),
-    },
-    { title: "Reward", by: "reward.mean", cell: (/** @type {Model} */ each) => ranged(each.reward, number) },
-    {
-      title: "Turns",
-      by: "turns.mean",
-      cell: (/** @type {Model} */ each) => ranged(each.turns, (value) => number(value, 1)),
-    },
-    {
-      title: "Tokens",
-      by: "completion_tokens",
-      isNumber: true,
-      cell: (/** @type {Model} */ each) => compact(each.completion_tokens),
-    },
-    {
-      title: "Seconds",
-      by: "seconds_p50",
-      isNumber: true,
-      cell: (/** @type {Model} */ each) => duration(each.seconds_p50),
-    },
+    { title: "Success", by: "success.mean", cell: (each) => html`<${Share} interval=${each.success} />` },
+    { title: "Against the first", by: "difference.success.mean", cell: (each) => difference(each.difference.success) },
+    { title: "Reward", by: "reward.mean", cell: (each) => ranged(each.reward, number) },
+    { title: "Turns", by: "turns.mean", cell: (each) => ranged(each.turns, (value) => number(value, 1)) },
+    { title: "Tokens", by: "completion_tokens", isNumber: true, cell: (each) => compact(each.completion_tokens) },
+    { title: "Seconds", by: "seconds_p50", isNumber: true, cell: (each) => duration(each.seconds_p50) },
     {
       title: "Why not",
-      cell: (/** @type {Model} */ each) =>
+      cell: (each) =>
         Object.entries(each.errors)
           .map(([kind, count]) => `${label(inWords(kind), 30)} ${count}`)
           .join(", "),
@@ -203,7 +179,7 @@ function Report({ report }) {
       ${counted(gate.tasks, "scenario")}.</p>`
     }
     <${Table} caption="Figures of each model" rows=${report.models}
-      keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
+      keyOf="label" columns=${columns} /></section>`;
 }
 
 /** @param {Interval | null} interval */

@@ -9,11 +9,11 @@ import { Share } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
 import { Promote } from "../parts/promote.js";
 import { PromptLink } from "../parts/prompt.js";
-import { PromptParts, partsOf } from "../parts/prompt_parts.js";
+import { Compared } from "../parts/prompt_parts.js";
 import { Empty, Loaded, useLoaded, useReload } from "../parts/states.js";
 import { Progress, Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
-import { JsonText, label, promptName, Text } from "../parts/text.js";
+import { JsonText, label, promptName, starter, Text } from "../parts/text.js";
 import { go, href } from "../router.js";
 import { may } from "../session.js";
 import { Failures } from "./failures.js";
@@ -33,24 +33,21 @@ const rungOf = (rung) => _RUNGS[rung] ?? rung;
 
 export function Improvements() {
   const state = useLoaded((aborted) => all("improvements", {}, { aborted, most: 400 }), []);
+  /** @type {import("../parts/table.js").Column<Brief>[]} */
   const columns = [
     {
       title: "Agent",
       by: "environment",
       isHead: true,
-      cell: (/** @type {Brief} */ each) =>
+      cell: (each) =>
         html`<a href=${href(["improvements", each.id])}>${label(each.environment)}</a>
           ${" "}<span class="muted">${label(each.project)}</span>`,
     },
-    {
-      title: "Status",
-      by: "status",
-      cell: (/** @type {Brief} */ each) => html`<${Status} status=${inWords(each.status)} />`,
-    },
-    { title: "Target", by: "target", isNumber: true, cell: (/** @type {Brief} */ each) => percent(each.target) },
-    { title: "Candidates", by: "candidates", isNumber: true, cell: (/** @type {Brief} */ each) => each.candidates },
-    { title: "Asked for by", by: "actor", cell: (/** @type {Brief} */ each) => label(each.actor) },
-    { title: "Begun", by: "created_at", cell: (/** @type {Brief} */ each) => ago(each.created_at) },
+    { title: "Status", by: "status", cell: (each) => html`<${Status} status=${inWords(each.status)} />` },
+    { title: "Target", by: "target", isNumber: true, cell: (each) => percent(each.target) },
+    { title: "Candidates", by: "candidates", isNumber: true, cell: (each) => each.candidates },
+    { title: "Asked for by", by: "actor", cell: (each) => starter(each.started_by) },
+    { title: "Begun", by: "created_at", cell: (each) => ago(each.created_at) },
   ];
   return html`<h1>Improvements</h1>
     <${Loaded} state=${state}>${(/** @type {Brief[]} */ found) =>
@@ -60,7 +57,7 @@ export function Improvements() {
             ${" "}on a run or an evaluation, or: <code>learnloop improve start</code></p><//>`
         : html`<section class="card"><h2>All improvements</h2>
           <${Table} caption="Improvements, newest first" class="stacked" rows=${found} columns=${columns}
-            keyOf=${(/** @type {Brief} */ each) => each.id} /></section>`}<//>`;
+            keyOf="id" /></section>`}<//>`;
 }
 
 /** @param {{id: string}} props */
@@ -83,13 +80,13 @@ function Whole({ improvement, reload }) {
   return html`<${Head} improvement=${improvement} reload=${reload} />
     <section class="card"><h2>What was tried</h2>
       <${Table} caption="Candidates" class="stacked" rows=${tried} columns=${candidateColumns(champion)}
-        keyOf=${(/** @type {Candidate} */ each) => each.number} />
+        keyOf="number" />
       ${shows.map((sentence) => html`<p class="muted small">${label(sentence, 300)}</p>`)}</section>
     ${
       forecast.length > 0 &&
       html`<section class="card"><h2>What is left</h2>
       <${Table} caption="Forecast" class="stacked" rows=${forecast} columns=${_FORECAST}
-        keyOf=${(/** @type {Forecast} */ each) => each.rung} /></section>`
+        keyOf="rung" /></section>`
     }
     <${Prompts} tried=${tried} champion=${champion} />
     ${tried[champion].success && html`<${Failures} asked=${failuresOf(tried, champion)} />`}
@@ -188,12 +185,12 @@ function PromoteChampion({ improvement: { id, project: owner, tried, champion } 
     }`;
 }
 
-/** @param {number} champion */
+/** @param {number} champion @returns {import("../parts/table.js").Column<Candidate>[]} */
 const candidateColumns = (champion) => [
   {
     title: "Candidate",
     isHead: true,
-    cell: (/** @type {Candidate} */ each) =>
+    cell: (each) =>
       html`${each.number} ${rungOf(each.rung)} ${each.prompt && html`<${PromptLink} prompt=${each.prompt} />`}${" "}
         ${each.number === champion && html`<span class="tag">best</span>`}
         <br /><span class="muted small">by ${label(each.author, 60)}${each.why && `: ${label(each.why, 200)}`}</span>`,
@@ -201,7 +198,7 @@ const candidateColumns = (champion) => [
   {
     title: "State",
     by: "state",
-    cell: (/** @type {Candidate} */ each) =>
+    cell: (each) =>
       html`${each.rung !== "as_it_is" && html`<${Status} status=${inWords(each.state)} />`}
         ${each.reason && html`<${Text} class="muted small" value=${each.reason} limit=${200} />`}
         ${each.only_by_person && html`<span class="muted small">quotes training tasks: read it first</span>`}
@@ -210,12 +207,12 @@ const candidateColumns = (champion) => [
   {
     title: "Success",
     by: "success.mean",
-    cell: (/** @type {Candidate} */ each) => html`<${Share} interval=${each.success} />
+    cell: (each) => html`<${Share} interval=${each.success} />
       ${each.test && html`<span class="muted small">on test tasks <${Share} interval=${each.test} /></span>`}`,
   },
   {
     title: "Won and lost",
-    cell: (/** @type {Candidate} */ each) => html`<${Evidence} evidence=${each.evidence} />
+    cell: (each) => html`<${Evidence} evidence=${each.evidence} />
       ${!each.evidence && each.screening && html`<${Evidence} evidence=${each.screening} where="training tasks" />`}
       ${
         each.evidence &&
@@ -226,7 +223,7 @@ const candidateColumns = (champion) => [
   {
     title: "Price",
     by: "price.minutes",
-    cell: (/** @type {Candidate} */ { price, answer }) => html`${pricedAt(price)}
+    cell: ({ price, answer }) => html`${pricedAt(price)}
       ${answer && html`<br /><span class="muted small">1,000 answers: ${thousand(answer)}</span>`}`,
   },
 ];
@@ -263,16 +260,13 @@ const thousand = ({ tokens, usd }) =>
 const ranged = ([low, high], format) =>
   format(low) === format(high) ? format(low) : `${format(low)} to ${format(high)}`;
 
+/** @type {import("../parts/table.js").Column<Forecast>[]} */
 const _FORECAST = [
-  { title: "Kind of change", isHead: true, cell: (/** @type {Forecast} */ each) => rungOf(each.rung) },
-  {
-    title: "Time",
-    by: "minutes.0",
-    cell: (/** @type {Forecast} */ each) => ranged(each.minutes, (value) => duration(60 * value)),
-  },
-  { title: "Dollars", cell: (/** @type {Forecast} */ each) => (each.usd ? ranged(each.usd, dollars) : NONE) },
-  { title: "Others reached", cell: (/** @type {Forecast} */ each) => label(each.gain ?? "unknown", 100) },
-  { title: "Source", cell: (/** @type {Forecast} */ each) => label(each.source, 200) },
+  { title: "Kind of change", isHead: true, cell: (each) => rungOf(each.rung) },
+  { title: "Time", by: "minutes.0", cell: (each) => ranged(each.minutes, (value) => duration(60 * value)) },
+  { title: "Dollars", cell: (each) => (each.usd ? ranged(each.usd, dollars) : NONE) },
+  { title: "Others reached", cell: (each) => label(each.gain ?? "unknown", 100) },
+  { title: "Source", cell: (each) => label(each.source, 200) },
 ];
 
 /**
@@ -284,14 +278,11 @@ function Prompts({ tried, champion }) {
   const other = tried.filter((each) => each.prompt && each.prompt.sha256 !== first.prompt?.sha256);
   const [number, setNumber] = useState(/** @type {number | undefined} */ (undefined));
   const chosen = other.find((each) => each.number === (number ?? champion)) ?? other.at(-1);
-  const hashes = [first, chosen].map((each) => each?.prompt?.sha256 ?? "-");
-  const state = useLoaded((aborted) => Promise.all(hashes.map((each) => partsOf(each, aborted))), hashes);
-  if (!chosen) return null;
+  if (!chosen?.prompt) return null;
   const choose = (/** @type {any} */ event) => setNumber(Number(event.target.value));
   return html`<h2>Prompt, against the agent as it is</h2>
     <label class="field"><span>Of candidate</span><select value=${chosen.number} onChange=${choose}>
       ${other.map((each) => html`<option value=${each.number}>${`${each.number} ${rungOf(each.rung)}`}</option>`)}
     </select></label>
-    <${Loaded} state=${state}>${(/** @type {Record<string, string>[]} */ [before, after]) =>
-      html`<${PromptParts} before=${before} after=${after} />`}<//>`;
+    <${Compared} before=${first.prompt?.sha256 ?? "-"} after=${chosen.prompt.sha256} />`;
 }

@@ -6,7 +6,7 @@ import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { isLive, ReleaseState } from "../parts/release.js";
 import { Loaded, useLoaded, useReload } from "../parts/states.js";
-import { JsonText, label, served, Text } from "../parts/text.js";
+import { JsonText, label, served, starter, Text } from "../parts/text.js";
 import { Said } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { may } from "../session.js";
@@ -44,6 +44,7 @@ function Whole({ release, events, reload }) {
       <h1>${served(release.candidate, release.candidate_prompt)} for ${label(release.name, 120)}${" "}
         <${ReleaseState} release=${release} /></h1>
       ${may("write") && html`<${Actions} release=${release} reload=${reload} />`}</div>
+    <p class="muted">Started by ${starter(release.started_by)}</p>
     <${Headline} release=${release} events=${events} />
     <${Ramp} release=${release} events=${events} />
     <${Arms} release=${release} />

@@ -10,7 +10,7 @@ import { useRunNotice } from "../parts/run_notice.js";
 import { Failed, Loading, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Strip } from "../parts/strip.js";
-import { label, Text } from "../parts/text.js";
+import { label, starter, Text } from "../parts/text.js";
 import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
@@ -124,7 +124,7 @@ function Head({ data, run, isElsewhere }) {
       parent &&
       html` · forked from${" "}
       <a href=${href(["runs", parent.run_id])}>${parent.run_id}</a> at step ${parent.step}`
-    }</p>
+    }${run.started_by && ` · started by ${starter(run.started_by)}`}</p>
     <div class="title-row">
       <h1><${Star} run=${run} changed=${data.reopen} />${" "}
         <span class="title-name" title=${nameOf(run, 200)}>${nameOf(run, 100)}</span>${" "}

@@ -33,7 +33,7 @@ export function RunActions({ data, run, promoted }) {
     await remove(path`runs/${id}`);
     go([]);
   }
-  const isShort = data.shortage.value !== undefined; // its notice asks for a new limit
+  const isShort = run.status === "paused" && run.shortage !== null; // its notice asks for a new limit
   const isLive = !ENDED.has(run.status);
   return html`<div class="actions">
     <${NoticeSwitch} run=${run} />

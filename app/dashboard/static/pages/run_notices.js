@@ -14,10 +14,11 @@ import { ENDED } from "../run_data.js";
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../api_types").RunDiagnosis} RunDiagnosis */
 /** @typedef {import("../run_data.js").RunData} RunData */
+/** @typedef {import("../run_data.js").Shortage} Shortage */
 
 /** @param {{data: RunData, run: Run}} props */
 export function Notices({ data, run }) {
-  const shortage = run.status === "paused" ? data.shortage.value : undefined;
+  const shortage = /** @type {Shortage | undefined} */ (run.status === "paused" ? run.shortage : undefined);
   const service = readiness.value;
   return html`
     ${(run.diagnosis || run.verdict.causes.length > 0 || isUnexplained(run)) && html`<${Causes} run=${run} />`}
@@ -44,6 +45,7 @@ export function Notices({ data, run }) {
     ${shortage && html`<${BudgetPause} data=${data} run=${run} shortage=${shortage} />`}
     ${
       run.wait_reason &&
+      !run.queue &&
       !shortage &&
       html`<section class="notice warn"><h2>${run.status === "paused" ? "Why it is paused" : "What it waits for"}</h2>
       <${Text} as="p" value=${run.wait_reason} limit=${800} /></section>`
@@ -119,7 +121,7 @@ function Causes({ run }) {
 
 /**
  * Asks for a higher limit, filled in with what the whole run will probably need.
- * @param {{data: RunData, run: Run, shortage: import("../run_data.js").Shortage}} props
+ * @param {{data: RunData, run: Run, shortage: Shortage}} props
  */
 function BudgetPause({ data, run, shortage: { limit, max, needs, spent } }) {
   const unit = limit.replace("max_", "").replace("usd", "dollars");

@@ -24,7 +24,8 @@ const _COMPARED = 6;
 const _PAGE = 50;
 const _MOST = 200;
 const _APART = "apart";
-const _QUERY = /** @type {const} */ (["search", "status", "tag", "days", "starred", "sort", "ascending", "seeds"]);
+const _FILTERS = /** @type {const} */ (["search", "status", "tag", "started_by", "days", "starred"]);
+const _QUERY = /** @type {const} */ ([..._FILTERS, "sort", "ascending", "seeds"]);
 
 /** @typedef {import("./run_columns.js").Run} Run */
 /** @typedef {typeof _QUERY[number]} QueryName */
@@ -107,6 +108,9 @@ function Filters({ query, wanted, runs, shown, children }) {
       <input class="short" list="run-tags" value=${wanted.tag} placeholder="all" autocomplete="off"
         onChange=${(/** @type {any} */ event) => ask(query, { tag: event.target.value.trim() })} />
       <datalist id="run-tags">${tags.map((tag) => html`<option value=${tag}></option>`)}</datalist></label>
+    <label class="field"><span>Started by</span>
+      <input class="short" value=${wanted.started_by} placeholder="any key" autocomplete="off"
+        onChange=${(/** @type {any} */ event) => ask(query, { started_by: event.target.value.trim() })} /></label>
     <label class="field"><span>Requested</span>
       <select value=${wanted.days} onChange=${(/** @type {any} */ event) => ask(query, { days: event.target.value })}>
         ${_PERIODS.map(({ days, title }) => html`<option value=${days}>${title}</option>`)}
@@ -131,7 +135,7 @@ function Columns({ query, runs, shown }) {
   const settings = settingsIn(shown);
   const offered = [
     { name: DIFFERING, title: "Settings that differ" },
-    ...COLUMNS.map(({ name, column: { title } }) => ({ name, title })),
+    ...COLUMNS,
     ...settings.map((name) => ({ name, title: titleOf(name) })),
   ];
   /** @param {any} event */
@@ -157,13 +161,13 @@ function Columns({ query, runs, shown }) {
  * @param {Asked} wanted
  * @param {Set<string>} unfolded
  */
-function useRuns({ search, status, tag, days, starred, sort, ascending, seeds }, unfolded) {
+function useRuns({ search, status, tag, started_by, days, starred, sort, ascending, seeds }, unfolded) {
   const [state, setState] = useState(
     /** @type {{runs?: Run[], isWhole?: boolean, error?: Error, asked?: string}} */ ({}),
   );
   const [most, setMost] = useState(_PAGE);
   const reload = useRef(async () => {});
-  const filters = { search: search.trim(), status, tag, starred, curve: 32, settings: "true" };
+  const filters = { search: search.trim(), status, tag, started_by, starred, curve: 32, settings: "true" };
   const order = { sort, ascending, fold: seeds === _APART ? "" : "true" };
   const asked = JSON.stringify([filters, order, days]);
   useEffect(() => setMost(_PAGE), [asked]);
@@ -226,7 +230,7 @@ async function readRuns(query, most, aborted) {
 function Body({ list: { runs, isWhole, isLoading, error, more }, columns, query, wanted }) {
   if (!runs || (runs.length === 0 && isLoading))
     return error ? html`<${Failed} error=${error} />` : html`<${Loading} rows=${6} />`;
-  const isFiltered = Boolean(wanted.status || wanted.search || wanted.tag || wanted.days || wanted.starred);
+  const isFiltered = _FILTERS.some((name) => wanted[name]);
   if (runs.length === 0)
     return isFiltered ? html`<${Empty} title="No run fits these filters" />` : html`<${Welcome} />`;
   const sorted = columns.find((column) => column.by === wanted.sort);

@@ -28,6 +28,9 @@ export function label(text, most = 80) {
   return String(text ?? "").length > most ? `${shown}…` : shown;
 }
 
+/** Who started something. @param {Record<string, string | null> | null} by */
+export const starter = (by) => label([by?.name && `key ${by.name}`, by?.order].filter(Boolean).join(" through "));
+
 /** A stored prompt in a word. @param {{sha256: string, name: string | null, version: number | null}} prompt */
 export const promptName = ({ sha256, name, version }) => (name ? `${name}@${version}` : sha256.slice(0, 12));
 

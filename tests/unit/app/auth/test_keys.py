@@ -30,7 +30,9 @@ def test_the_hash_is_sha256() -> None:
 
 def test_a_caller_sees_its_project_only_and_one_without_sees_all() -> None:
     row = ApiKey(prefix="ll_abcdefgh", sha256="a hash", project="mail", scopes=["read"])
-    assert caller_with(row) == Caller("key:ll_abcdefgh", "mail", frozenset({Scope.READ}), key_sha256="a hash")
+    by = {"id": None, "name": None}
+    caller = Caller("key:ll_abcdefgh", "mail", frozenset({Scope.READ}), key_sha256="a hash", started_by=by)
+    assert caller_with(row) == caller
     assert caller_with(row).sees("mail")
     assert not caller_with(row).sees("sales")
     assert not caller_with(row).sees(None)
