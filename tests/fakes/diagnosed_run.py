@@ -34,7 +34,8 @@ async def examined(
     """Return the facts of a run's iterations."""
     plan = Plan(config, tuning=tuning)
     facts = await examined_run.examined(backend, plan, SyntheticEmailSearch(), ReferenceJudge(), wrap)
-    assert all(len(str(of_iteration.dump())) < 4_096 for of_iteration in facts)
+    longest = max(len(str(of_iteration.dump())) for of_iteration in facts)
+    assert longest < 4_352, longest  # a run's page reads those of all iterations
     return facts
 
 

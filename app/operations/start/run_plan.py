@@ -134,6 +134,7 @@ class RunPlan:
             }
         if self.served is not None:
             whole |= {"served": self.served, "served_iterations": self.served["iterations"]}
+        is_replacing = whole["replace_groups"] and self.base is not None and self.base.is_sized
         return {
             **whole,
             "environment": _document(self.environment),
@@ -141,6 +142,7 @@ class RunPlan:
             "max_turns": self.max_turns,
             "train_options": self.train_options,
             "on_collapse": self.request.on_collapse or (on_collapse(self.base) if self.base else "continue"),
+            "scenario_sampling": whole["scenario_sampling"] or ("difficulty" if is_replacing else "passes"),
             "backend": self.backend,
             "keep_rollouts": self.keep_rollouts,
             "prompt": self.prompt and self.prompt.model_dump(),

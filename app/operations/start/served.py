@@ -32,8 +32,8 @@ from learnloop_service.training.protocol.model_name import ModelName
 
 _WHERE: Location = ("body", "source", "sessions")
 _ITERATIONS = 16
-"""Many small steps gain more than a few of the same size. They do not add up by their square roots: 16 of 0.0125 nats
-an answer moved answers of the tiny model by 0.1 to 0.6 nats, and very short ones by 1.2."""
+"""Many small steps gain more than a few of the same size. They do not add up by their square roots, so a run stops when
+answers have moved far (`MOST_MOVED`)."""
 
 
 def answer_source(request: LearnLoopRequest) -> AnswerSource | None:

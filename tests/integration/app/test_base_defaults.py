@@ -92,6 +92,7 @@ async def test_what_is_not_given_follows_the_base(
     }
     assert (run["request"]["checkpoints"] is None) is (base == "learnloop/tiny")
     assert run["request"]["evaluation"]["best"] == (None if base == "learnloop/tiny" else "highest")
+    assert run["request"]["scenario_sampling"] == ("passes" if base == "learnloop/tiny" else "difficulty")
     assert run["warnings"] == accepted["warnings"] == []
 
 

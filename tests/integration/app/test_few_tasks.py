@@ -71,7 +71,7 @@ async def test_six_validation_and_three_test_tasks_are_counted_as_such_everywher
         assert "3 held-out tasks (test)" in description
         expected = accepted["expected"]
         rollouts = {"baseline": len(baseline), "training": 2 * 4, "evaluations": 27, "replacements": 0}
-        assert expected == {"rollouts": rollouts, "seconds": None, "disk_bytes": None}
+        assert expected == {"rollouts": rollouts, "seconds": None, "usd": None, "disk_bytes": None}
         assert sum(expected["rollouts"].values()) == run["rollouts"]
         again, _ = await ended(client, body(**asked))
         assert again["expected"]["seconds"] == pytest.approx(run["cost"]["seconds"])

@@ -220,3 +220,21 @@ def test_cispo_masks_tokens_whose_ratio_is_too_high_only_with_epsilon_1(epsilon:
     weights = gradient / 0.5
     assert weights[:3].tolist() == pytest.approx([max(0.5, 1 - epsilon), 1.0, 3.9])
     assert weights[3:].tolist() == pytest.approx([0.0, 0.0] if is_masked else [1 - epsilon] * 2)
+
+
+def test_tokens_that_were_hardly_sampled_have_no_gradient_and_the_others_theirs() -> None:
+    new = torch.linspace(-12.0, 0.0, 49).requires_grad_()
+    tokens = TrainedTokens(
+        _near(new.detach(), 1, 0.1),
+        advantages=torch.where(torch.arange(49) % 2 == 0, 1.0, -0.5),
+        weights=torch.ones(49),
+        sequence=torch.arange(49) // 7,
+    )
+    gradients = {}
+    for least in (0.0, 0.01):
+        options = TrainOptions(min_probability=least, token_weighting="token")
+        (gradients[least],) = torch.autograd.grad(policy_loss(tokens, new, options).total, new)
+    is_likely = tokens.old_logprobs.exp() >= 0.01
+    assert 10 < is_likely.sum() < 39
+    assert gradients[0.0].count_nonzero() == 49
+    assert torch.equal(gradients[0.01], torch.where(is_likely, gradients[0.0], 0.0))
