@@ -43,7 +43,10 @@ async def learned_from(database: Database, session: AgentSession) -> LearnedFrom
         return LearnedFrom(run_id=run.id, why_not=await why_left_out(database, session, source, at))
     is_lost = used is not None and session.id not in json.loads(text_of(used) or "[]")
     why = "withdrawn before its step" if is_lost else None
-    why = why if (metrics or {}).get(ANSWERS) else "of a step that is not taken"
+    if metrics is None:
+        why = "of a step that has not come"
+    elif not metrics.get(ANSWERS):
+        why = "of a step that is not taken"
     why = why if frozen["iteration"] else "held out to estimate the gain"
     known = {"outcome": frozen["outcome"], "expected": frozen["forecast"], "why_not": why}
     return LearnedFrom(run_id=run.id, step=None if why else step, **known)
