@@ -97,5 +97,5 @@ async def test_what_a_key_started_says_so(
         assert (refused.exit_code, "403" in refused.stderr) == (1, True)
         monkeypatch.setenv("LEARNLOOP_API_KEY", OPERATOR_KEY)
         said = await command("budget", "set", f"key:{agent.row.id}", "--usd", "3", "--tokens-at-once", "5000")
-        assert said.startswith("usd: 0 of 3\ntokens: 0 of any number\nminutes: ")
+        assert said.startswith("usd: 0 of 3\ntokens: 0, no limit\nminutes: ")
         assert "tokens at once: 0 of 5,000" in await command("budget", "show", f"key:{agent.row.id}")
