@@ -8,16 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from learnloop_service.app.cli.main import app
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.runs.resume_point import resume_of
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.changed_rows import change
-from tests.integration.app.runs_without_signal import RUN, started
+from tests.integration.app.runs_without_signal import RUN, report_agrees, started
 from tests.integration.app.served import ended, served, settings_for
 from tests.integration.training.scripted_runs import mixed, skilled
 
@@ -68,11 +65,7 @@ async def test_replacements_are_marked_and_every_figure_leaves_them_out(
             assert sum(row["replaces"] != "" for row in table) == len(extra)
             verification = await read("verify")
             assert (verification["ok"], verification["differences"]) == (True, [])
-            file = str(data_dir / "run.html")
-            for arguments in (["report", run["run_id"], "--output", file], ["report", "verify", file]):
-                options = [*arguments, "--url", str(client.base_url)]
-                invocation = await asyncio.to_thread(CliRunner().invoke, app, options)
-                assert invocation.exit_code == 0, invocation.output
+            await report_agrees(client, run["run_id"], data_dir / "run.html")
             last = [rollout for rollout in rollouts if rollout["iteration"] == 4 and rollout["replaces"] is None]
             idle = [rollout["scenario_id"] for rollout in last if not rollout["advantage"]]
             assert sorted([*await taught_nothing(database, run["run_id"])] * 2) == sorted(idle)

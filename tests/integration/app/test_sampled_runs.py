@@ -1,18 +1,15 @@
 """A run that draws scenarios by difficulty, from its request to its report."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from learnloop_service.app.cli.main import app
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.changed_rows import change
-from tests.integration.app.runs_without_signal import RUN, started
+from tests.integration.app.runs_without_signal import RUN, report_agrees, started
 from tests.integration.app.served import ended, served, settings_for
 from tests.integration.training.scripted_runs import mixed, skilled
 
@@ -59,10 +56,6 @@ async def test_every_figure_of_training_weighs_by_the_inverse_probability(data_d
                 assert sum(row["counts"]) == len(some)
             verification = await read("verify")
             assert (verification["ok"], verification["differences"]) == (True, [])
-            file = str(data_dir / "run.html")
-            for arguments in (["report", run["run_id"], "--output", file], ["report", "verify", file]):
-                options = [*arguments, "--url", str(client.base_url)]
-                invocation = await asyncio.to_thread(CliRunner().invoke, app, options)
-                assert invocation.exit_code == 0, invocation.output
+            await report_agrees(client, run["run_id"], data_dir / "run.html")
             await change(database_url, f"UPDATE trajectory SET inclusion = 0.01 WHERE id = '{drawn[0]['id']}'")
             assert not (await read("verify"))["ok"]

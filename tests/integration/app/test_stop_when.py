@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
 from learnloop_service.training.loop.learn_loop import learn_loop
+from tests.conditions import answered
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.runs_without_signal import RUN, service, started
@@ -48,8 +49,11 @@ async def test_a_run_that_goes_on_has_a_forecast(data_dir: Path, database_url: s
             held_out = {"every": 2, "scenarios": 2, "test_scenarios": 1, "samples": 1}
             request = RUN | {"budget": {"max_tokens": 15_000}, "iterations": 200, "evaluation": held_out}
             run_id = (await started(client, **request))["run_id"]
-            while (run := (await client.get(f"/runs/{run_id}")).json())["status"] in ("queued", "running"):
-                await asyncio.sleep(0.1)
+
+            async def read() -> Any:
+                return (await client.get(f"/runs/{run_id}")).json()
+
+            run = await answered(read, lambda run: run["status"] not in ("queued", "running"))
             assert run["status"] == "paused"
             assert run["progress"]["iterations_done"] > 3
             for figures in (run["forecast"]["end"], run["forecast"]["twice"]):

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from learnloop_service.environment.base import Environment, Json
+from learnloop_service.environment.base import Environment, Json, Scenario, Split
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.environment.email_search.synthetic import make_world, parse_address
 from learnloop_service.judges.reference import ReferenceJudge
@@ -41,6 +41,20 @@ CONFIG = RunConfig(
 )
 Skill = Callable[[int, str, float], bool]
 """Whether the model of a step answers that inbox's question right; the number in [0, 1) is the luck of the seed."""
+
+
+class Few(SyntheticEmailSearch):
+    """Has a fixed number of training scenarios, which it repeats."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        if split != "train":
+            return super().scenarios(split, count, seed, start)
+        pool = super().scenarios(split, self._size, seed)
+        return [pool[(start + number) % self._size] for number in range(count)]
 
 
 class Trained(ScriptedPolicy):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.environment.base import Json, Scenario, Split
+from learnloop_service.environment.base import Json
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.inclusion import is_replacement
@@ -22,6 +22,7 @@ from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.training.scripted_runs import (
     CONFIG,
+    Few,
     MemoryJournal,
     Trained,
     address_of,
@@ -161,20 +162,6 @@ async def test_a_run_is_resumed_after_an_iteration_with_replacements() -> None:
         policy._step = undisturbed[2].step
         rest = await run(model, REPLACING, policy=policy, resume=resume_after(undisturbed[:3]))
     assert list(map(figures, rest)) == list(map(figures, undisturbed[3:]))
-
-
-class Few(SyntheticEmailSearch):
-    """Has a fixed number of training scenarios, which it repeats."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-
-    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        if split != "train":
-            return super().scenarios(split, count, seed, start)
-        pool = super().scenarios(split, self._size, seed)
-        return [pool[(start + number) % self._size] for number in range(count)]
 
 
 @pytest.mark.parametrize(("size", "most"), [(3, 0), (4, 1), (5, 2)])

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from learnloop_service.environment.base import Scenario, Split
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import TrainRequest
@@ -16,6 +15,7 @@ from learnloop_service.training.types import IterationResult, Resume, RunConfig
 from tests.fakes.scripted_chat import scripted_chat
 from tests.integration.training.scripted_runs import (
     CONFIG,
+    Few,
     MemoryJournal,
     Trained,
     ahead,
@@ -55,20 +55,6 @@ async def test_a_run_that_dies_after_any_iteration_draws_the_same(staleness: int
             assert list(map(drawn, results)) == list(map(drawn, undisturbed))
     assert any(is_replacement(group) for result in undisturbed for group in result.groups)
     assert {inclusion for _, inclusion in drawn(undisturbed[1])} == {3 / 18}
-
-
-class Few(SyntheticEmailSearch):
-    """Has a fixed number of training scenarios, which it repeats."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-
-    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        if split != "train":
-            return super().scenarios(split, count, seed, start)
-        pool = super().scenarios(split, self._size, seed)
-        return [pool[(start + number) % self._size] for number in range(count)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
