@@ -40,8 +40,9 @@ def draw_by_difficulty(
 
     The draw follows from the seed and the groups of the earlier iterations. Half are drawn uniformly from all (rather
     than in passes, so that probabilities do not depend on earlier draws); then the first of the others in the order of
-    their worth are taken. Given that order, a scenario is in the second half if it is not in the first one, and so many
-    of those before it are that a place remains: a hypergeometric tail. Untried ones are alike, and have their mean.
+    their worth are taken. Given that order, a scenario is in the second half if it is not in the first one, and if
+    enough of those before it are, so that a place is left: a hypergeometric tail. Untried ones are interchangeable, so
+    each has their mean.
     """
     random, size, uniform = np.random.default_rng((seed, iteration)), len(pool), -(-count // 2)
     right, wrong = _counts(pool, earlier, iteration)

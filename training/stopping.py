@@ -37,7 +37,7 @@ class Stopping:
         return [self._points[i] for i in sorted(self._points) if i >= self.config.supervised_iterations]
 
     def fitted(self) -> FittedCurve | None:
-        """Return the curve of the run; None before its second evaluation, which first shows how it goes on."""
+        """Return the curve of the run; None before its second evaluation after the baseline."""
         points, config = self.points, self.config
         is_early = sum(point.held_out is not None for point in points[1:]) < 2
         sizes = config.iterations, config.rollouts_per_group, config.evaluation.samples
@@ -87,8 +87,11 @@ class Stopping:
         return 1 + -(-self.config.iterations // self.config.evaluation.every)
 
     def _is_shown(self, processes: Sequence[Sequence[Sequence[float]]], every: Sequence[int]) -> bool:
-        """Return whether bets that start at each part of each process, one in so many evaluations of the run, have
-        gained enough. Unless there is something to show, the observations of each part have a mean of at most 0."""
+        """Return whether the bets have gained enough, of which one starts at each part of each process.
+
+        Process number i has a part for every[i] evaluations of the run, which sets the shares of the stake. Unless
+        there is something to show, the observations of each part have a mean of at most 0.
+        """
         logs = list[float]()
         for parts in processes:
             stakes = [0.0] * len(BETS)

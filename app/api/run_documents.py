@@ -11,7 +11,7 @@ from learnloop_service.app.api.presentation import run_whole
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.run_state import TERMINAL
-from learnloop_service.app.errors import existing
+from learnloop_service.app.errors import DATABASE_DOWN, existing
 from learnloop_service.app.runs.claims import Limits
 from learnloop_service.app.runs.forecast import forecast, stopping_of, used_by
 from learnloop_service.app.runs.queries import RunFigures, RunQueries
@@ -53,6 +53,8 @@ class RunDocuments:
             try:
                 stopping, used = await stopping_of(self._database, run), await used_by(self._database, run)
                 self._forecasts[key] = await asyncio.to_thread(forecast, run, stopping, used)
+            except DATABASE_DOWN:
+                raise
             except Exception:
                 log.exception("no forecast", run_id=run.id)
                 self._forecasts[key] = None

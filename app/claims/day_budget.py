@@ -53,7 +53,8 @@ def owners_of(project: str, started_by: Mapping[str, Any] | None) -> Sequence[Bu
 async def limits_of(
     tx: AsyncSession, owners: Sequence[BudgetOwner], *, lock: bool = False
 ) -> Sequence[tuple[BudgetOwner, Amounts]]:
-    """Return the limits of those that have any. If locked, nobody else counts to them until the transaction ends."""
+    """Return the limits of those that have any. With `lock`, other transactions that count
+    to them wait until this one ends."""
     named = select(Setting).where(Setting.name.in_([owner.setting for owner in owners])).order_by(Setting.name)
     named = named.with_for_update() if lock else named
     stored: dict[str, Any] = {row.name: row.value for row in (await tx.execute(named)).scalars()}

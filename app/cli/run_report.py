@@ -81,7 +81,7 @@ def cost_text(run: Json) -> str:
 
 
 def forecast_text(run: Json) -> str:
-    """Return what a run that goes on will come to; empty if that is unknown."""
+    """Return the forecast of an unfinished run; empty if there is none."""
     forecast = run.get("forecast")  # older services have none
     return " ".join(forecast["text"]) if forecast and run["status"] in ("queued", "running", "paused") else ""
 

@@ -64,7 +64,8 @@ class ChampionPromotion:
     async def promote(self, record: ImprovementRecord, ended: dict[str, Any]) -> None:
         """Do what the request says, and save how the improvement ended in the same transaction.
 
-        Raises Conflict for what only a person may promote or nobody can; and what promotions and releases raise.
+        Raises Conflict for a champion that only a person may promote, or that cannot be promoted, and what promotions
+        and releases raise.
         """
         improvement, champion, caller = record.improvement, record.champion, caller_of(record.improvement)
         if champion.only_by_person:

@@ -43,7 +43,7 @@ class ChampionChoice(RequestPart):
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(alias="as")
     """Name in the improvement's project."""
     how: Literal["promote", "release"] = "promote"
-    """`promote`: everybody who asks that name, at once. `release`: a share of its users first, as in releases."""
+    """`promote`: all who ask for that name get it immediately. `release`: a share of its users gets it first."""
 
 
 class ImprovementRequest(RequestBody):
@@ -115,7 +115,7 @@ class ImprovementRequest(RequestBody):
     """Number of answers that are expected later. A listed model is not compared if these would cost more than training.
     """
     promote: ChampionChoice | None = None
-    """Who gets the best candidate when the target is reached or all was tried. Default: nobody. A prompt that quotes
+    """Who gets the best candidate when the target is reached or all was tried. Default: no one. A prompt that quotes
     training tasks, and a listed model, are left to a person."""
     dry_run: bool = False
     """Store nothing, and only say what it would do, show and take."""

@@ -1,4 +1,4 @@
-"""How the held-out success of a run goes on, with what is uncertain about it, and what that costs.
+"""Extrapolates the held-out success of a run and its costs, with their uncertainty.
 
 Log-odds of success change along a line over the planned iterations, which may be bent, below a ceiling: a policy
 gradient moves log-odds. Draws from a prior are weighted by the likelihood of evaluations and training rollouts. Seeds
@@ -87,7 +87,8 @@ class FittedCurve:
         return np.asarray(np.log(success / (1 - success)))
 
     def _likelihood(self, figures: Sequence[tuple[int, float, float]], easier: Any = 0.0) -> Draws:
-        """Return logarithms, given iterations with shares of so many independent rollouts."""
+        """Return the log-likelihood of each curve. A figure is an iteration, the share of its rollouts that succeeded,
+        and how many independent rollouts that share is worth."""
         if not figures:
             return np.zeros(_PRIOR_SAMPLE)
         bins = np.array_split(np.array(figures), min(_BINS, len(figures)))

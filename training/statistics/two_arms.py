@@ -75,8 +75,8 @@ def below(counts: Mapping[Cell, float], effect: float, forecast: float) -> float
 
 
 def effect_interval(counts: Mapping[Cell, float], forecast: float, error: float) -> tuple[float, float]:
-    """Return the effects that neither bet rejects, each with half of the error. They contain the true effect at every
-    look at once with the probability 1 - `error`."""
+    """Return the effects that neither bet rejects, each with half of the error. With a probability of
+    1 - `error` they contain the true effect at all looks."""
     needed = -log(error / 2)
     low, _ = _bracket(lambda effect: above(counts, effect, forecast) < needed)
     _, high = _bracket(lambda effect: below(counts, effect, forecast) >= needed)

@@ -47,7 +47,8 @@ Connect = Callable[[str | None], AbstractContextManager[Service]]
 
 
 def protocol_server(api: Json, connect: Connect, characters: int) -> "Server[Any, Any]":
-    """Return the SDK's server with the tools of an OpenAPI document, and answers of at most so many characters."""
+    """Return the SDK's server with the tools of an OpenAPI document, whose answers have at most
+    `characters` characters."""
     server: Server[Any, Any] = Server("learnloop", version("learnloop"), _INSTRUCTIONS)
     tools, answers = OperatorTools(api), Answers(characters)
 
