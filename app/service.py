@@ -42,8 +42,8 @@ from learnloop_service.app.webhooks.frontend import keep_frontend_endpoint
 from learnloop_service.app.webhooks.sender import Sender
 from learnloop_service.app.worker.drive import Driver, LearnLoop
 from learnloop_service.app.worker.evaluations.driver import EvaluationDriver
-from learnloop_service.app.worker.evaluations.jobs import EvaluationJobs, RunJobs
 from learnloop_service.app.worker.evaluations.publisher import EvaluationPublisher
+from learnloop_service.app.worker.jobs import EvaluationJobs, RunJobs
 from learnloop_service.app.worker.judge_services import judge_services
 from learnloop_service.app.worker.own_agents import OwnAgents
 from learnloop_service.app.worker.runner import Runner

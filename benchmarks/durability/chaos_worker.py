@@ -29,7 +29,7 @@ from learnloop_service.app.runs.claims import Limits, RunClaims
 from learnloop_service.app.settings import load_settings
 from learnloop_service.app.tracing.tracer import Tracing
 from learnloop_service.app.worker.drive import Driver
-from learnloop_service.app.worker.evaluations.jobs import RunJobs
+from learnloop_service.app.worker.jobs import RunJobs
 from learnloop_service.app.worker.own_agents import OwnAgents
 from learnloop_service.app.worker.runner import Runner
 from learnloop_service.environment.base import Environment, Json
